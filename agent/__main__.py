@@ -1,0 +1,5 @@
+"""``python -m agent`` is ``cpubind``."""
+
+from agent.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Values: frozen, typed, without I/O. Everything else passes these around."""

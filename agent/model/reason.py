@@ -1,0 +1,137 @@
+"""The closed list of reasons, used as condition reason, metric label, event reason and exit text.
+
+Spelling is that of a Kubernetes condition reason: CamelCase, at most 64 characters. The text beside each is what it
+means to the person who reads it; docs/reasons.md is made from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why something is as it is. `meaning` says it in a sentence."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Reason:
+        self = str.__new__(cls, value)
+        self._value_ = value
+        self.meaning = meaning
+        return self
+
+    # Plain states
+    AS_PLANNED = "AsPlanned", "Everything is as the plan says."
+    NO_WORKERS = "NoWorkers", "No process that is to be bound runs on an NPU of this node."
+    NOT_ENFORCED = "NotEnforced", "Dry run: the plan is computed and shown, nothing is written to the host."
+    DISABLED = "Disabled", "The plan's mode is Disabled: nothing is bound."
+    PENDING = "Pending", "Not done yet: the next pass of the agent does it."
+    AGENT_STOPPED = "AgentStopped", "The agent was stopped; bindings stay as they are, nobody repairs them."
+    NOT_OPTED_IN = "NotOptedIn", "The NPU is used by a process that is not to be bound."
+
+    # Planning
+    INSUFFICIENT_CPUS = (
+        "InsufficientCpus",
+        "Fewer CPUs than an NPU needs: 2 for interrupts, 1 each for main, acl, release.",
+    )
+    NO_AFFINITY = "NoAffinity", "npu-smi info -t topo shows no CPU affinity for this NPU."
+    AFFINITY_OUTSIDE_CPUSET = "AffinityOutsideCpuset", "None of the NPU's affine CPUs is in the container's cpuset."
+    AFFINITY_SPANS_NODES = (
+        "AffinitySpansNodes",
+        "The NPU's affine CPUs lie on several NUMA nodes; Ascend 950 needs one.",
+    )
+    OFF_AFFINITY = "OffAffinity", "The container's own CPUs are not near its NPUs; they are divided evenly instead."
+    UNSUPPORTED_SMT = "UnsupportedSmt", "A core of this NUMA node has neither one nor two threads."
+    INSUFFICIENT_CLUSTERS = "InsufficientClusters", "Fewer clusters of eight whole cores than NPUs."
+    NO_UVB_CPUS = "NoUvbCpus", "No CPU of NUMA node 0 is left over for the UVB threads."
+    MULTIPLE_NPUS = "MultipleNpus", "One process uses several NPUs: it gets the main CPUs of all, no role threads."
+    NPU_NOT_IN_DOMAIN = (
+        "NpuNotInDomain",
+        "The NPU is allocated to a container with CPUs of its own; this process is outside.",
+    )
+    NPUS_CHANGING = "NpusChanging", "Which NPUs the container uses has changed in the last 10 seconds; waiting."
+    NPU_MISSING = "NpuMissing", "The NPU was seen since the driver was loaded and is gone; its CPUs are kept for it."
+    NO_CPUS = "NoCpus", "No CPU is left after reserved, isolated and foreign exclusive CPUs are taken off."
+    INVALID_SPEC = (
+        "InvalidSpec",
+        "The plan's spec holds a value that cannot be used; the last valid plan stays in force.",
+    )
+    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture", "Binding runs on ARM64 unless any architecture is allowed."
+    NO_NPUS = "NoNpus", "The node has no NPU."
+
+    # Reading the host
+    NPU_SMI_NOT_FOUND = "NpuSmiNotFound", "npu-smi is not installed or not on the path given."
+    NPU_SMI_LIBRARY_MISSING = "NpuSmiLibraryMissing", "npu-smi cannot load a library of the driver."
+    NPU_SMI_FAILED = "NpuSmiFailed", "npu-smi ended with an error."
+    NPU_SMI_HUNG = "NpuSmiHung", "npu-smi did not answer in time; the last good inventory stands."
+    DRIVER_NOT_READY = (
+        "DriverNotReady",
+        "The driver is not loaded, or npu-smi has no right to use it (dcmi -8005).",
+    )
+    DRIVER_BUSY = "DriverBusy", "The driver's management interface is occupied (dcmi -8020)."
+    NOT_SUPPORTED = "NotSupported", "This npu-smi or this device does not know the query."
+    TABLE_TRUNCATED = "TableTruncated", "An npu-smi table ends early; it is not used."
+    TABLE_UNREADABLE = "TableUnreadable", "An npu-smi table is not of a form that is known; it is not used."
+    PROCESS_TABLE_INCOMPLETE = (
+        "ProcessTableIncomplete",
+        "npu-smi says neither that processes run on an NPU nor that none do; open device files decide.",
+    )
+    INVENTORY_INCOMPLETE = (
+        "InventoryIncomplete",
+        "npu-smi shows fewer NPUs than /dev/davinciN exist; it is not used.",
+    )
+    INVENTORY_MISMATCH = "InventoryMismatch", "Two npu-smi tables disagree on which NPUs there are; they are not used."
+    UNKNOWN_DEVICE = "UnknownDevice", "The device type is not known; it is treated like an A2."
+    TOPOLOGY_UNREADABLE = "TopologyUnreadable", "The node's CPUs or NUMA nodes cannot be read."
+    CPUSET_UNREADABLE = "CpusetUnreadable", "The cpuset of a process cannot be read."
+    PROCESS_UNREADABLE = "ProcessUnreadable", "A file of a process cannot be read."
+    KUBELET_STATE_UNREADABLE = "KubeletStateUnreadable", "kubelet's cpu_manager_state or pod-resources cannot be read."
+    SNAPSHOT_UNREADABLE = "SnapshotUnreadable", "The snapshot is damaged or of a version that is not known."
+    STATE_UNREADABLE = "StateUnreadable", "The agent's state file or journal is damaged; it was set aside."
+
+    # Acting
+    CPUSET_CHANGED = "CpusetChanged", "The container's cpuset no longer holds the planned CPUs; planning again."
+    UNMOVABLE = "Unmovable", "The kernel does not let this thread be moved (PF_NO_SETAFFINITY)."
+    PERMISSION_DENIED = "PermissionDenied", "The agent lacks a right, usually CAP_SYS_NICE."
+    PROCESS_GONE = "ProcessGone", "The process ended."
+    THREADS_CHANGING = "ThreadsChanging", "New threads kept appearing while binding; the next pass takes them."
+    DRIFT = "Drift", "Threads are not where the plan says."
+    STATE_NOT_WRITTEN = "StateNotWritten", "The agent's state file or journal could not be written."
+    LOCKED = "Locked", "Another cpubind agent acts on this host."
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A reason with the particulars, in one line of at most 256 bytes."""
+
+    reason: Reason
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+
+class Refused(Exception):  # noqa: N818 - it says what happened, as ConnectionRefused does
+    """Something could not be read or done. Raised at the edges, never past `control` or `cli`."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.problem = Problem(reason, message)
+
+    @property
+    def reason(self) -> Reason:
+        return self.problem.reason
+
+    @property
+    def message(self) -> str:
+        return self.problem.message
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Text of unknown origin as one line without control characters, at most `limit` characters long.
+
+    Process names, command output and file contents may hold anything, terminal escapes included.
+    """
+    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: limit + 1])
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,0 +1,1 @@
+"""Reading NPUs with npu-smi: running it, its four tables, and the inventory they make together."""

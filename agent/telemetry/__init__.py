@@ -1,0 +1,1 @@
+"""What people and machines look at: logs, tables and pictures of a plan."""
