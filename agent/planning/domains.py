@@ -1,0 +1,121 @@
+"""Domains (design 4.1, 4.7, 4.9): which containers share which CPUs, and for which NPUs these are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agent.model.cpuset import EMPTY, CpuSet, union
+from agent.model.plan import DEFAULT_DOMAIN, Base, PlanInput
+from agent.model.workload import Container, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """CPUs from which pools are cut, with the NPUs that share them."""
+
+    name: str
+    base: CpuSet
+    """What is cut."""
+    npus: tuple[int, ...]
+    """For whom it is cut, ascending."""
+    exclusive: bool = False
+    allowed: dict[str, CpuSet] = field(default_factory=dict)
+    """Container key -> the CPUs it may use now. Of one domain they differ only while kubelet rewrites cpusets."""
+
+    @property
+    def cpus(self) -> CpuSet:
+        """The CPUs that some container of the domain may use now; the base where it has none."""
+        return union(self.allowed.values()) if self.allowed else self.base
+
+
+def node_cpus(inp: PlanInput) -> CpuSet:
+    """Online CPUs within the root cpuset, without reserved and (unless included) isolated ones (design section 2)."""
+    topology, spec = inp.topology, inp.spec
+    cpus = topology.online & topology.root - spec.reserved_cpus
+    return cpus if spec.include_isolated_cpus else cpus - topology.isolated
+
+
+def exclusive_cpus(inp: PlanInput) -> CpuSet:
+    """Every CPU that some container owns, whether or not it uses an NPU."""
+    return union(c.owned for c in inp.containers if c.owned is not None)
+
+
+def exclusive_domains(inp: PlanInput) -> list[Domain]:
+    """One for each container that owns its CPUs and uses NPUs. Isolated CPUs that it owns are its own."""
+    usable = inp.topology.online & inp.topology.root - inp.spec.reserved_cpus
+    running = _running(inp.workers)
+    domains = []
+    for container in sorted(inp.containers, key=lambda c: c.key):
+        if container.owned is None:
+            continue
+        npus = running.get(container.key, frozenset()) if container.npus is None else container.npus
+        if known := tuple(sorted(npus & set(inp.inventory.ids))):
+            cpus = container.owned & container.cpus & usable
+            domains.append(Domain(container.title, cpus, known, exclusive=True, allowed={container.key: cpus}))
+    return domains
+
+
+def shared_domains(inp: PlanInput, exclusive: Iterable[Domain], bases: Sequence[Base]) -> list[Domain]:
+    """The shared domains, each cut from its recorded base, else from what its containers are allowed now.
+
+    Containers with the same allowed CPUs are one domain. With bases recorded, each joins the base it resembles most:
+    kubelet rewrites the cpusets of shared containers one after the other, and a domain must survive that. A recorded
+    base without containers keeps its claims, so that a worker's going moves nobody. Where nobody is in a shared domain
+    the node's own CPUs stand in, to show the pools that wait.
+    """
+    free = node_cpus(inp) - exclusive_cpus(inp)
+    granted = {npu for domain in exclusive for npu in domain.npus}
+    universe = tuple(npu for npu in inp.inventory.ids if npu not in granted)
+    inhabited = {worker.container for worker in inp.workers}
+    shared = [c for c in inp.containers if c.owned is None and c.key in inhabited]
+    if not shared:
+        return [Domain(DEFAULT_DOMAIN, free, universe)]
+
+    groups: dict[CpuSet, dict[str, CpuSet]] = {}
+    for container in sorted(shared, key=lambda c: c.key):
+        allowed = container.cpus & free
+        groups.setdefault(allowed, {})[container.key] = allowed
+
+    joined: dict[str, dict[str, CpuSet]] = {base.domain: {} for base in bases}
+    fresh: list[tuple[CpuSet, dict[str, CpuSet]]] = []
+    for allowed, members in sorted(groups.items(), key=lambda item: (-len(item[0]), item[0].bits)):
+        base = _resembling(bases, allowed)
+        if base is None:
+            fresh.append((allowed, members))
+        else:
+            joined[base.domain].update(members)
+
+    known = set(inp.inventory.ids)
+    domains = [
+        Domain(base.domain, base.cpus, tuple(npu for npu in base.npus if npu in known), allowed=joined[base.domain])
+        for base in bases
+    ]
+    for allowed, members in fresh:
+        name = str(allowed) if any(d.name == DEFAULT_DOMAIN for d in domains) else DEFAULT_DOMAIN
+        domains.append(Domain(name, allowed, universe, allowed=members))
+    return domains
+
+
+def _resembling(bases: Sequence[Base], allowed: CpuSet) -> Base | None:
+    near = [base for base in bases if not base.cpus.isdisjoint(allowed)]
+    return min(near, key=lambda b: len((b.cpus | allowed) - (b.cpus & allowed)), default=None)
+
+
+def _running(workers: Iterable[Worker]) -> dict[str, frozenset[int]]:
+    running: dict[str, frozenset[int]] = {}
+    for worker in workers:
+        running[worker.container] = running.get(worker.container, frozenset()) | set(worker.npus)
+    return running
+
+
+def placed_in(domains: Iterable[Domain], container: Container | None) -> Domain | None:
+    """The domain that a container belongs to."""
+    if container is None:
+        return None
+    return next((domain for domain in domains if container.key in domain.allowed), None)
+
+
+def allowed_in(domain: Domain, container: Container | None) -> CpuSet:
+    """What a container of a domain may use now."""
+    return domain.allowed.get(container.key, EMPTY) if container else domain.cpus
