@@ -1,0 +1,68 @@
+"""Which NPUs a process works on (design section 5): npu-smi's process table first, open device files for the rest.
+
+Never a rank and never an environment variable: both are the container's own numbering and can be forged or stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from agent.model.node import Inventory, ProcessTable
+
+RESIDUAL_LIMIT_MIB = 1024
+"""A context above this is work, however large another one of the process is."""
+RESIDUAL_RATIO = 4
+"""The NPU that a process works on holds at least this many times its next largest context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The NPUs of one process, ascending."""
+
+    npus: tuple[int, ...]
+    residual: tuple[int, ...] = ()
+    """NPUs that only carry a leftover context: every tensor-parallel rank keeps about 100 MB on NPU 0."""
+
+
+def attribute(table: ProcessTable, opened: Mapping[int, Iterable[int]]) -> dict[int, Attribution]:
+    """Attribution by pid. `opened`: pid -> logical NPUs whose device file it holds open; used where it has no row."""
+    memory: dict[int, dict[int, int]] = {}
+    for row in table.rows:
+        of_pid = memory.setdefault(row.pid, {})
+        of_pid[row.npu] = of_pid.get(row.npu, 0) + (row.memory_mib or 0)
+    found = {pid: _from_rows(of_pid) for pid, of_pid in memory.items()}
+    for pid, npus in opened.items():
+        if pid not in found and (ids := tuple(sorted(set(npus)))):
+            found[pid] = Attribution(ids)
+    return found
+
+
+def npus_of_devices(inventory: Inventory, numbers: Iterable[int]) -> frozenset[int]:
+    """Logical ids of the NPUs whose /dev/davinciN has one of these N."""
+    wanted = set(numbers)
+    return frozenset(npu.id for npu in inventory.npus if npu.device_number in wanted)
+
+
+def npus_of_device_ids(inventory: Inventory, device_ids: Iterable[str]) -> frozenset[int] | None:
+    """Logical ids for device ids of the Ascend device plugin, which end in the physical id: ``Ascend910-3``.
+
+    None when one of them is of another form (a virtual NPU of another plugin, say): then nothing is known.
+    """
+    numbers = set()
+    for device_id in device_ids:
+        _, dash, number = device_id.rpartition("-")
+        if not dash or not (number.isascii() and number.isdigit()):
+            return None
+        numbers.add(int(number))
+    return npus_of_devices(inventory, numbers) or None
+
+
+def _from_rows(memory: Mapping[int, int]) -> Attribution:
+    if len(memory) == 1:
+        return Attribution(tuple(memory))
+    (largest, most), *others = sorted(memory.items(), key=lambda item: (-item[1], item[0]))
+    rest = [mib for _, mib in others]
+    if most > 0 and most >= RESIDUAL_RATIO * rest[0] and rest[0] <= RESIDUAL_LIMIT_MIB:
+        return Attribution((largest,), tuple(sorted(npu for npu, _ in others)))
+    return Attribution(tuple(sorted(memory)))
