@@ -1,0 +1,225 @@
+"""A fake kernel: CPU masks and cpusets with the semantics of Linux, for processes that exist on paper alone.
+
+What it imitates was read in kernel/sched and kernel/cgroup/cpuset.c and compared with a real kernel by a test:
+
+* sched_setaffinity silently intersects with the cpuset; an empty intersection is EINVAL.
+* Since Linux 6.2 a task remembers the mask it was told, and a change of its cpuset gives it that mask ∩ the new
+  cpuset, or the whole cpuset where they do not meet. Before, it simply got the whole new cpuset.
+* A cpuset that is written with the CPUs it has is no change.
+* Children and threads start with the mask, and the memory of it, of the thread that made them.
+* sched_getaffinity hides CPUs that are offline; Cpus_allowed in /proc does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from threading import RLock
+
+from agent.demo.fake_cgroups import FakeCgroups
+from agent.demo.fake_proc import PF_KTHREAD, PF_NO_SETAFFINITY, PF_RANDOMIZE, FakeProc, FakeTask
+from agent.model.cpuset import CpuSet
+
+FIRST_PID = 4_200_000
+"""Beyond PID_MAX_LIMIT (4,194,304): no system call that escapes to a real kernel can meet a real process."""
+
+COMM_BYTES = 15
+
+
+class FakeKernel:
+    """Processes, threads, masks and cpusets of a virtual node. Its calls may come from several threads."""
+
+    def __init__(
+        self, root: Path, online: CpuSet, *, mems: str = "0", possible: int = 0, remembers_masks: bool = True
+    ) -> None:
+        self.online = online
+        self._possible = CpuSet.span(0, (possible or online.bits.bit_length()) - 1)
+        self.remembers_masks = remembers_masks
+        self.proc = FakeProc(root / "proc", len(self._possible), mems)
+        self.cgroups = FakeCgroups(root / "sys/fs/cgroup", online, mems)
+        self.tasks: dict[int, FakeTask] = {}
+        self.calls: Counter[str] = Counter()
+        """System calls of the agent by name; what other programs do is not counted."""
+        self.denied: set[int] = set()
+        """Threads that the agent has no right to move."""
+        self._dirty: set[int] = set()
+        self._next = FIRST_PID
+        self._clock = 1000
+        self._lock = RLock()
+
+    # The calls that the agent makes
+
+    def get_affinity(self, tid: int) -> CpuSet:
+        """sched_getaffinity(2)."""
+        with self._lock:
+            self.calls["sched_getaffinity"] += 1
+            return self._task(tid).mask & self.online
+
+    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
+        """sched_setaffinity(2)."""
+        with self._lock:
+            self.calls["sched_setaffinity"] += 1
+            if tid in self.denied and tid in self.tasks:
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+            self._set_affinity(tid, cpus)
+
+    # What other programs do
+
+    def set_by_other(self, tid: int, cpus: CpuSet) -> None:
+        """sched_setaffinity(2), called by somebody else: ``taskset``, OpenMP, an in-process binder."""
+        with self._lock:
+            self._set_affinity(tid, cpus)
+
+    def write_cpuset(self, path: str, cpus: CpuSet) -> None:
+        """Somebody writes ``cpuset.cpus`` of a cgroup."""
+        with self._lock:
+            self._follow(self.cgroups.write(path, cpus))
+
+    def set_online(self, online: CpuSet) -> None:
+        """CPUs go offline or come back. Tasks in the root cgroup keep their masks."""
+        with self._lock:
+            self.online = online
+            self._follow(self.cgroups.set_root(online))
+
+    def start_process(
+        self,
+        comm: str,
+        *,
+        parent: int = 1,
+        cgroup: str | None = None,
+        flags: int = PF_RANDOMIZE,
+        fds: Iterable[tuple[int, int, int]] = (),
+        pid: int | None = None,
+    ) -> FakeTask:
+        """fork, then exec, then into a cgroup: by default that of the parent."""
+        with self._lock:
+            above = self.tasks.get(parent)
+            task = self._create(comm, above, tid=pid, flags=flags, cgroup=cgroup)
+            task.threads.append(task.tid)
+            self.cgroups.attach(task.tid, task.cgroup, None)
+            if task.cgroup != (above.cgroup if above else "/"):
+                self._clamp(task)
+            self.proc.add(task, fds)
+            return task
+
+    def start_thread(self, tgid: int, comm: str, *, creator: int | None = None, flags: int | None = None) -> FakeTask:
+        """A thread of a process, made by its main thread unless another is named."""
+        with self._lock:
+            leader, maker = self._task(tgid), self._task(creator or tgid)
+            task = self._create(comm, maker, tgid=tgid, flags=leader.flags if flags is None else flags)
+            task.ppid = leader.ppid
+            leader.threads.append(task.tid)
+            self.proc.add(task)
+            self._dirty.add(tgid)
+            return task
+
+    def rename(self, tid: int, comm: str) -> None:
+        """prctl(PR_SET_NAME)."""
+        with self._lock:
+            task = self._task(tid)
+            task.comm = _cut(comm)
+            self.proc.write_names(task)
+            self._dirty.add(tid)
+
+    def end(self, tid: int) -> None:
+        """A thread ends; with a process's main thread the process does."""
+        with self._lock:
+            task = self._task(tid)
+            for gone in list(task.threads) if task.is_leader else [tid]:
+                del self.tasks[gone]
+                self._dirty.discard(gone)
+            if task.is_leader:
+                self.cgroups.detach(tid, task.cgroup)
+            else:
+                self.tasks[task.tgid].threads.remove(tid)
+                self._dirty.add(task.tgid)
+            self.proc.remove(task)
+
+    def move(self, pid: int, cgroup: str) -> None:
+        """Puts a process, with all its threads, into another cgroup."""
+        with self._lock:
+            leader = self._task(pid)
+            self.cgroups.attach(pid, cgroup, leader.cgroup)
+            for tid in leader.threads:
+                self.tasks[tid].cgroup = cgroup
+                self._clamp(self.tasks[tid])
+            self.proc.set_cgroup(leader)
+
+    # Looking in from outside
+
+    def allowed(self, tid: int) -> CpuSet:
+        """The cpuset of a task."""
+        return self.cgroups.effective(self._task(tid).cgroup)
+
+    def sync(self) -> None:
+        """Brings ``status`` in /proc up to date. Left to the caller: the agent sets masks by the thousand."""
+        with self._lock:
+            for tid in self._dirty:
+                self.proc.write_status(self.tasks[tid])
+            self._dirty.clear()
+
+    def _create(
+        self,
+        comm: str,
+        maker: FakeTask | None,
+        *,
+        tid: int | None = None,
+        tgid: int | None = None,
+        flags: int = 0,
+        cgroup: str | None = None,
+    ) -> FakeTask:
+        if tid is None:
+            tid, self._next = self._next, self._next + 1
+        self._clock += 1
+        task = FakeTask(
+            tid=tid,
+            tgid=tid if tgid is None else tgid,
+            ppid=maker.tgid if maker else 0,
+            comm=_cut(comm),
+            start_time=self._clock,
+            flags=flags,
+            mask=maker.mask if maker else self._possible,
+            asked=maker.asked if maker else None,
+            cgroup=cgroup or (maker.cgroup if maker else "/"),
+        )
+        self.tasks[tid] = task
+        return task
+
+    def _task(self, tid: int) -> FakeTask:
+        task = self.tasks.get(tid)
+        if task is None:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return task
+
+    def _set_affinity(self, tid: int, cpus: CpuSet) -> None:
+        task = self._task(tid)
+        mask = cpus & self.cgroups.effective(task.cgroup)
+        if task.flags & PF_NO_SETAFFINITY or not mask & self.online:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if self.remembers_masks:
+            task.asked = cpus
+        task.mask = mask
+        self._dirty.add(tid)
+
+    def _follow(self, changed: list[str]) -> None:
+        """Applies changed cpusets to the tasks in them."""
+        for task in self.tasks.values():
+            if self.cgroups.covers(changed, task.cgroup):
+                self._clamp(task)
+
+    def _clamp(self, task: FakeTask) -> None:
+        """What the kernel does to a task whose cpuset changed."""
+        cpus = self.cgroups.effective(task.cgroup)
+        task.mask = (task.asked & cpus if task.asked is not None else cpus) or cpus
+        self._dirty.add(task.tid)
+
+
+def _cut(comm: str) -> str:
+    """comm holds 15 bytes, whatever they are."""
+    return comm.encode(errors="surrogateescape")[:COMM_BYTES].decode(errors="surrogateescape")
+
+
+__all__ = ["FIRST_PID", "PF_KTHREAD", "PF_NO_SETAFFINITY", "FakeKernel", "FakeTask"]

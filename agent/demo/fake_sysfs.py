@@ -1,0 +1,110 @@
+"""A fake /sys: CPUs, NUMA nodes, the NPUs as PCI functions, and their interrupts (which /proc shares)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.demo.fake_files import put
+from agent.model.cpuset import CpuSet
+from agent.model.node import Npu, NumaNode
+
+CQ_IRQS = 16
+"""Completion interrupts of an NPU; the driver asks for one submission and one mailbox interrupt besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeIrq:
+    """An interrupt of an NPU."""
+
+    number: int
+    npu: int
+    action: str
+
+
+def write_cpus(folder: Path, online: CpuSet, possible: CpuSet, isolated: CpuSet, cores: tuple[CpuSet, ...]) -> None:
+    """``/sys/devices/system/cpu``. A CPU that is offline keeps its folder and loses its topology."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, cpus in (("online", online), ("possible", possible), ("present", possible), ("isolated", isolated)):
+        put(folder / name, f"{cpus}\n")
+    put(folder / "offline", f"{possible - online}\n")
+    for core in cores:
+        threads = core & online
+        for cpu in core:
+            topology = folder / f"cpu{cpu}" / "topology"
+            lists = (topology / "core_cpus_list", topology / "thread_siblings_list")
+            if cpu in online:
+                topology.mkdir(parents=True, exist_ok=True)
+                for path in lists:
+                    put(path, f"{threads}\n")
+            elif topology.is_dir():
+                for path in lists:
+                    path.unlink()
+                topology.rmdir()
+
+
+def write_nodes(folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memory_kb: int) -> None:
+    """``/sys/devices/system/node``, with half of the memory free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = CpuSet(node.id for node in nodes)
+    for name, listed in (
+        ("online", ids),
+        ("possible", ids),
+        ("has_cpu", CpuSet(node.id for node in nodes if node.cpus & online)),
+        ("has_memory", CpuSet(node.id for node in nodes if node.has_memory)),
+        ("has_normal_memory", CpuSet(node.id for node in nodes if node.has_memory)),
+    ):
+        put(folder / name, f"{listed}\n")
+    for node in nodes:
+        own = folder / f"node{node.id}"
+        own.mkdir(exist_ok=True)
+        total = memory_kb if node.has_memory else 0
+        lines = (("MemTotal", total), ("MemFree", total // 2), ("MemUsed", total - total // 2))
+        put(own / "cpulist", f"{node.cpus & online}\n")
+        put(own / "meminfo", "".join(f"Node {node.id} {f'{name}:':<15}{value:>8} kB\n" for name, value in lines))
+
+
+def npu_irqs(npus: tuple[Npu, ...], spacing: int = 256) -> list[FakeIrq]:
+    """The interrupts of all NPUs. Each device owns a run of 256 vectors of which the driver uses the first few."""
+    found = []
+    for k, npu in enumerate(npus):
+        first = 2752 + k * spacing
+        actions = [f"trs-mbox-{npu.device_number}-0", "sq_send_trigger_irq", *["cq_update_irq"] * CQ_IRQS]
+        found += [FakeIrq(first + i, npu.id, action) for i, action in enumerate(actions)]
+    return found
+
+
+def write_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: CpuSet) -> None:
+    """The PCI functions with their ``msi_irqs``, ``/proc/irq``, ``/sys/kernel/irq`` and ``/proc/interrupts``."""
+    for npu in npus:
+        device = root / "sys/bus/pci/devices" / npu.bus_id
+        (device / "msi_irqs").mkdir(parents=True)
+        for name, value in (("vendor", "0x19e5"), ("class", "0x120000"), ("device", "0xd802")):
+            put(device / name, f"{value}\n")
+        for irq in irqs:
+            if irq.npu == npu.id:
+                put(device / "msi_irqs" / str(irq.number), "msix\n")
+    mask, width = online.mask(online.bits.bit_length()), online.bits.bit_length()
+    for irq in irqs:
+        own = root / "proc/irq" / str(irq.number)
+        own.mkdir(parents=True)
+        put(own / "smp_affinity", f"{mask}\n")
+        put(own / "smp_affinity_list", f"{online}\n")
+        put(own / "effective_affinity_list", f"{online.first}\n")
+        names = root / "sys/kernel/irq" / str(irq.number)
+        names.mkdir(parents=True)
+        put(names / "actions", f"{irq.action}\n")
+    head = "     " + "".join(f"{f'CPU{cpu}':>11}" for cpu in online)
+    counts = f"{0:>11}" * min(len(online), width)
+    rows = (
+        f"{irq.number:>4}:{counts}   ITS-MSI {101187584 + k} Edge      {irq.action}\n" for k, irq in enumerate(irqs)
+    )
+    put(root / "proc/interrupts", f"{head}\n" + "".join(rows))
+
+
+def set_irq(root: Path, irq: int, cpus: CpuSet, width: int) -> None:
+    """The kernel's side of a write to ``smp_affinity_list``: an interrupt of an ITS goes to one CPU."""
+    own = root / "proc/irq" / str(irq)
+    put(own / "smp_affinity_list", f"{cpus}\n")
+    put(own / "smp_affinity", f"{cpus.mask(width)}\n")
+    put(own / "effective_affinity_list", f"{cpus.first}\n")
