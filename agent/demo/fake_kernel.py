@@ -22,15 +22,17 @@ from threading import RLock
 from agent.demo.fake_cgroups import FakeCgroups
 from agent.demo.fake_proc import PF_KTHREAD, PF_NO_SETAFFINITY, PF_RANDOMIZE, FakeProc, FakeTask
 from agent.model.cpuset import CpuSet
+from agent.node.host import check_write
 
-FIRST_PID = 4_200_000
-"""Beyond PID_MAX_LIMIT (4,194,304): no system call that escapes to a real kernel can meet a real process."""
+FIRST_PID = 4_100_000
+"""Close to PID_MAX_LIMIT (4,194,304), where hardly any kernel ever gets: should a system call escape to a real one, it
+meets nobody."""
 
 COMM_BYTES = 15
 
 
 class FakeKernel:
-    """Processes, threads, masks and cpusets of a virtual node. Its calls may come from several threads."""
+    """Processes, threads, masks and cpusets of a virtual node; an `agent.node.host.Host` over them."""
 
     def __init__(
         self, root: Path, online: CpuSet, *, mems: str = "0", possible: int = 0, remembers_masks: bool = True
@@ -59,7 +61,8 @@ class FakeKernel:
             return self._task(tid).mask & self.online
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
-        """sched_setaffinity(2)."""
+        """sched_setaffinity(2), as a `Host` calls it: ValueError for what must never reach it."""
+        check_write(tid, cpus)
         with self._lock:
             self.calls["sched_setaffinity"] += 1
             if tid in self.denied and tid in self.tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,18 +30,16 @@ def write_cpus(folder: Path, online: CpuSet, possible: CpuSet, isolated: CpuSet,
         put(folder / name, f"{cpus}\n")
     put(folder / "offline", f"{possible - online}\n")
     for core in cores:
-        threads = core & online
+        threads = f"{core & online}\n"
         for cpu in core:
-            topology = folder / f"cpu{cpu}" / "topology"
-            lists = (topology / "core_cpus_list", topology / "thread_siblings_list")
+            topology = f"{folder}/cpu{cpu}/topology"
+            lists = (f"{topology}/core_cpus_list", f"{topology}/thread_siblings_list")
             if cpu in online:
-                topology.mkdir(parents=True, exist_ok=True)
+                Path(topology).mkdir(parents=True, exist_ok=True)
                 for path in lists:
-                    put(path, f"{threads}\n")
-            elif topology.is_dir():
-                for path in lists:
-                    path.unlink()
-                topology.rmdir()
+                    put(path, threads)
+            elif Path(topology).is_dir():
+                shutil.rmtree(topology)
 
 
 def write_nodes(folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memory_kb: int) -> None:
@@ -84,18 +83,20 @@ def write_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: C
         for irq in irqs:
             if irq.npu == npu.id:
                 put(device / "msi_irqs" / str(irq.number), "msix\n")
-    mask, width = online.mask(online.bits.bit_length()), online.bits.bit_length()
+    masks, names = root / "proc/irq", root / "sys/kernel/irq"
+    for folder in (masks, names):
+        folder.mkdir(parents=True)
+    mask, listed, first = online.mask(online.bits.bit_length()), str(online), online.first
     for irq in irqs:
-        own = root / "proc/irq" / str(irq.number)
-        own.mkdir(parents=True)
-        put(own / "smp_affinity", f"{mask}\n")
-        put(own / "smp_affinity_list", f"{online}\n")
-        put(own / "effective_affinity_list", f"{online.first}\n")
-        names = root / "sys/kernel/irq" / str(irq.number)
-        names.mkdir(parents=True)
-        put(names / "actions", f"{irq.action}\n")
+        own = f"{masks}/{irq.number}"
+        Path(own).mkdir()
+        put(f"{own}/smp_affinity", f"{mask}\n")
+        put(f"{own}/smp_affinity_list", f"{listed}\n")
+        put(f"{own}/effective_affinity_list", f"{first}\n")
+        Path(f"{names}/{irq.number}").mkdir()
+        put(f"{names}/{irq.number}/actions", f"{irq.action}\n")
     head = "     " + "".join(f"{f'CPU{cpu}':>11}" for cpu in online)
-    counts = f"{0:>11}" * min(len(online), width)
+    counts = f"{0:>11}" * len(online)
     rows = (
         f"{irq.number:>4}:{counts}   ITS-MSI {101187584 + k} Edge      {irq.action}\n" for k, irq in enumerate(irqs)
     )

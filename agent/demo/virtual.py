@@ -5,7 +5,7 @@
     worker = Worker.start(node, npu=0, pod=pod)      # agent.demo.workload
     read_topology(node.root), node.npu_smi.query("info"), node.kernel.set_affinity(worker.pid, CpuSet.parse("2-37"))
 
-Nothing in it reaches the machine that it runs on: its processes have pids that no Linux kernel gives out.
+Nothing in it reaches the machine that it runs on.
 """
 
 from __future__ import annotations

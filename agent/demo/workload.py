@@ -44,13 +44,15 @@ class Worker:
         container: str = "",
         comm: str = WORKER_COMM,
         threads: int = 28,
-        memory_mib: int | None = 55_000,
+        memory_mib: int | None = None,
+        listed: bool = True,
         residual: Sequence[int] = (),
     ) -> Worker:
         """A worker begins: its threads but those for ACL and release, its context on the NPU.
 
-        Without a pod it runs in a user's session; without `memory_mib` it has opened the NPU and npu-smi does not
-        list it yet; on the NPUs of `residual` it keeps small contexts.
+        Without a pod it runs in a user's session. It holds most of the NPU's memory unless told how much; where it is
+        not `listed`, it has opened the NPU and npu-smi does not show it. On the NPUs of `residual` it keeps small
+        contexts.
         """
         if pod is None:
             cgroup = "/user.slice/user-1000.slice"
@@ -61,8 +63,9 @@ class Worker:
         worker = cls(node, npu, pod, leader)
         for k in range(threads - 1):
             node.kernel.start_thread(leader.tid, _THREADS[k] if k < len(_THREADS) else comm)
-        small = [(other, RESIDUAL_MIB) for other in residual if other != npu]
-        node.hold(leader.tid, [(npu, memory_mib), *small], leader.comm)
+        own = node.profile.memory_mib * 17 // 20 if memory_mib is None else memory_mib
+        contexts = [(npu, own), *((other, RESIDUAL_MIB) for other in residual if other != npu)]
+        node.hold(leader.tid, [(other, size if listed else None) for other, size in contexts], leader.comm)
         return worker
 
     @property

@@ -19,6 +19,7 @@ import pytest
 
 from agent.demo.fake_kernel import PF_NO_SETAFFINITY, FakeKernel
 from agent.model.cpuset import EMPTY, CpuSet
+from agent.node.host import Host
 
 TWO = CpuSet.parse("0-1")
 V1_CPUSETS = Path("/sys/fs/cgroup/cpuset")
@@ -49,7 +50,16 @@ def test_masks_are_cut_to_the_cpuset_without_a_word(kernel: FakeKernel) -> None:
     assert kernel.allowed(task.tid) == cpus("2-5")
 
 
-@pytest.mark.parametrize("mask", ["", "6-7", "4000"])
+def test_it_is_a_host(kernel: FakeKernel) -> None:
+    host: Host = kernel
+    for tid, mask in ((0, TWO), (1, EMPTY)):
+        with pytest.raises(ValueError, match="thread"):
+            host.set_affinity(tid, mask)
+    with pytest.raises(OSError, match="Invalid"):
+        kernel.set_by_other(1, EMPTY)
+
+
+@pytest.mark.parametrize("mask", ["6-7", "4000"])
 def test_a_mask_without_a_cpu_of_the_cpuset_is_einval(kernel: FakeKernel, mask: str) -> None:
     kernel.write_cpuset(GROUP, cpus("2-5"))
     task = kernel.start_process("w", cgroup=GROUP)
@@ -157,7 +167,7 @@ def test_calls_of_the_agent_are_counted_and_others_are_not(kernel: FakeKernel) -
     kernel.get_affinity(task.tid)
     kernel.set_by_other(task.tid, cpus("2"))
     with pytest.raises(OSError, match="Invalid"):
-        kernel.set_affinity(task.tid, EMPTY)
+        kernel.set_affinity(task.tid, cpus("99"))
     assert kernel.calls == {"sched_setaffinity": 2, "sched_getaffinity": 1}
 
 
@@ -261,7 +271,7 @@ class Fake:
         self.tids.append(made.tid)
 
     def set(self, task: int, mask: CpuSet) -> None:
-        self.kernel.set_affinity(self.tids[task], mask)
+        self.kernel.set_by_other(self.tids[task], mask)
 
     def get(self, task: int) -> CpuSet:
         return self.kernel.get_affinity(self.tids[task])
