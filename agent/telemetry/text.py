@@ -1,0 +1,102 @@
+"""What the pictures of a plan share: reading an object of unknown origin, and saying it in text that is safe to show.
+
+Objects come from files, API servers and other versions of the agent. What is not of the form that is expected is shown
+as it is or left out; nothing here raises for it. All text goes through `printable` and into `rich.text.Text`, so that
+neither terminal escapes nor rich's markup in a pod's name ever act.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import IO, Any
+
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from agent.model.cpuset import EMPTY, CpuListError, CpuSet
+from agent.model.reason import printable
+
+NPU_STYLES = (
+    "dodger_blue1", "dark_orange", "green3", "medium_purple1", "gold3", "deep_sky_blue3", "hot_pink3", "chartreuse3",
+)  # fmt: skip
+"""Neighbours differ; none is the red that means failure."""
+
+FAINT = "grey58"
+
+STATE_STYLES = {
+    "Bound": "green",
+    "Partial": "yellow",
+    "Failed": "bold red",
+    "Pending": "cyan",
+    "Planned": "cyan",
+    "Skipped": "yellow",
+    "Idle": FAINT,
+}
+
+
+def make_console(file: IO[str] | None = None, *, environ: Mapping[str, str] = os.environ) -> Console:
+    """Where pictures are printed to: `file`, by default standard output.
+
+    Text is text (no markup, no guessing at numbers or emoji), and NO_COLOR means no escapes at all: rich alone would
+    keep bold and reverse. On a dumb terminal and into a pipe there are none either.
+    """
+    wanted = bool(environ.get("FORCE_COLOR"))
+    plain = bool(environ.get("NO_COLOR")) or (environ.get("TERM") in ("dumb", "unknown") and not wanted)
+    return Console(
+        file=file,
+        color_system=None if plain else "auto",
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=False,
+        _environ=environ,
+    )
+
+
+def npu_style(npu: int) -> str:
+    return NPU_STYLES[npu % len(NPU_STYLES)]
+
+
+def word(value: object, limit: int = 200) -> str:
+    """A value as one printable line; empty for None and for what is no word or number."""
+    return printable(str(value), limit) if isinstance(value, (str, int, float)) else ""
+
+
+def number(value: object, default: int = -1) -> int:
+    return value if isinstance(value, int) else default
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def entries(value: object) -> list[Mapping[str, Any]]:
+    """The mappings in a list; empty for anything else."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def cpus(value: object) -> CpuSet:
+    """A CPU list; empty where it is none."""
+    try:
+        return CpuSet.parse(value) if isinstance(value, str) else EMPTY
+    except CpuListError:
+        return EMPTY
+
+
+def fitted(text: str, options: ConsoleOptions, style: str = "") -> Text:
+    """Text in characters that the terminal has."""
+    if options.ascii_only:
+        text = text.encode("ascii", "backslashreplace").decode()
+    return Text(text, style=style)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` characters, broken behind a comma, a slash or a blank where there is one."""
+    lines = []
+    text = text.rstrip()
+    while len(text) > width:
+        cut = max(text.rfind(mark, 0, width) for mark in ", /") + 1
+        lines.append(text[: cut or width].rstrip())
+        text = text[cut or width :].lstrip()
+    return [*lines, text]

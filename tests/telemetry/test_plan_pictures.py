@@ -1,0 +1,285 @@
+"""What a plan looks like: in 80 and 100 columns, with colours and without, and with hostile names in it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from agent.telemetry.picture import numa_map, plan_table
+from agent.telemetry.text import make_console
+
+PLAIN = {"status": "True", "reason": "AsPlanned", "message": "fine"}
+
+
+def npu(number: int, pool: tuple[int, int], node: int, **more: Any) -> dict[str, Any]:
+    first, last = pool
+    roles = {
+        "irq": f"{first}-{first + 1}",
+        "main": f"{first + 2}-{last - 2}",
+        "acl": str(last - 1),
+        "release": str(last),
+    }
+    worker = {"pid": 4711 + number, "namespace": "prod", "pod": f"llm-{number}", "container": "vllm", "state": "Bound"}
+    entry = {"id": number, "pool": f"{first}-{last}", "numaNodes": [node], "roles": roles, "state": "Bound"}
+    return {**entry, "workers": [worker], **more}
+
+
+def plan(npus: list[dict[str, Any]], cpus: int, nodes: int, **more: Any) -> dict[str, Any]:
+    size = cpus // nodes
+    topology = {
+        "cpus": f"0-{cpus - 1}",
+        "numaNodes": [{"id": n, "cpus": f"{n * size}-{n * size + size - 1}"} for n in range(nodes)],
+    }
+    bound = sum(entry["state"] == "Bound" for entry in npus)
+    status = {
+        "mode": "Enforce",
+        "deviceType": "A3",
+        "strategy": "GlobalSlice",
+        "architecture": "aarch64",
+        "planHash": "6f1c09ab12cd",
+        "topology": topology,
+        "summary": {"npus": len(npus), "workers": bound, "bound": bound, "failed": 0, "skipped": 0},
+        "npus": npus,
+        "conditions": [{"type": kind, **PLAIN} for kind in ("Ready", "TopologyDiscovered", "PlanValid", "Bound")],
+        **more,
+    }
+    return {
+        "apiVersion": "cpubind.dev/v1alpha1",
+        "kind": "CpuBindingPlan",
+        "metadata": {"name": "a3-0"},
+        "status": status,
+    }
+
+
+def large() -> dict[str, Any]:
+    return plan([npu(k, (40 * k, 40 * k + 39), k // 2) for k in range(16)], 640, 8)
+
+
+def little() -> dict[str, Any]:
+    idle = npu(1, (8, 15), 1, state="Idle", workers=[])
+    return plan([npu(0, (0, 7), 0), idle], 16, 2)
+
+
+def text(renderable: RenderableType, width: int = 100, **options: Any) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, **options).print(renderable)
+    return file.getvalue()
+
+
+def test_a_large_plan_in_a_hundred_columns() -> None:
+    lines = text(plan_table(large())).splitlines()
+    assert lines[:5] == [
+        "a3-0  A3  GlobalSlice  Enforce  aarch64  plan 6f1c09ab12cd",
+        "16 NPUs, 16 workers, 16 bound",
+        "",
+        "NPU  STATE  POOL     IRQ      MAIN     ACL  REL  NUMA  WORKER",
+        "0    Bound  0-39     0-1      2-37     38   39   0     4711 prod/llm-0/vllm",
+    ]
+    assert lines[-1] == "15   Bound  600-639  600-601  602-637  638  639  7     4726 prod/llm-15/vllm"
+    assert len(lines) == 4 + 16
+
+
+def test_a_small_map() -> None:
+    assert text(numa_map(little())).splitlines() == [
+        "NUMA node 0  CPUs 0-7",
+        "  NPU 0  0-7   ii■■■■ar",
+        "NUMA node 1  CPUs 8-15",
+        "  NPU 1  8-15  ii■■■■ar  idle",
+        "",
+        "i interrupts   ■ main   a ACL thread   r release thread",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_large_map(width: int) -> None:
+    lines = text(numa_map(large(), drifted=[4]), width).splitlines()
+    bar = "ii■■■■■■ ■■■■■■■■ ■■■■■■■■ ■■■■■■■■ ■■■■■■ar"
+    assert lines[0] == "NUMA node 0  CPUs 0-79"
+    assert lines[1] == f"  NPU 0   0-39     {bar}"
+    assert lines[7] == f"  NPU 4   160-199  {bar}  ! drifted"
+    assert len(lines) == 8 * 3 + 2
+    assert max(map(len, lines)) <= width
+
+
+def test_a_map_of_ascii_alone() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Console(file=file, width=80).print(numa_map(little()), plan_table(little()))
+    file.seek(0)
+    assert "  NPU 0  0-7   iimmmmar" in file.read().splitlines()
+
+
+def test_cpus_nobody_has_are_shown_as_what_they_are() -> None:
+    doc = plan([npu(0, (2, 9), 0)], 32, 2)
+    doc["status"]["topology"] |= {"cpus": "0-27", "reservedCpus": "0-1", "isolatedCpus": "24"}
+    doc["status"]["uvb"] = {"cpus": "12-13"}
+    lines = text(numa_map(doc)).splitlines()
+    assert lines == [
+        "NUMA node 0  CPUs 0-15",
+        "  NPU 0  2-9          ii■■■■ar",
+        "  -      0-1          xx",
+        "  -      10-11,14-15  ·· ··",
+        "  UVB    12-13        uu",
+        "NUMA node 1  CPUs 16-31",
+        "  -      16-23,25-27  ········ ···",
+        "  -      24,28-31     x xxxx",
+        "",
+        "i interrupts   ■ main   a ACL thread   r release thread   u UVB threads   · unassigned   x reserved,",
+        "isolated or offline",
+    ]
+
+
+def test_many_cells_go_on_below_their_first() -> None:
+    doc = plan([npu(0, (0, 99), 0)], 100, 1)
+    lines = text(numa_map(doc), 60).splitlines()
+    assert lines[1:4] == [
+        "  NPU 0  0-99  ii■■■■■■ ■■■■■■■■ ■■■■■■■■ ■■■■■■■■ ■■■■■■■■",
+        "               ■■■■■■■■ ■■■■■■■■ ■■■■■■■■ ■■■■■■■■ ■■■■■■■■",
+        "               ■■■■■■■■ ■■■■■■■■ ■■ar",
+    ]
+
+
+def test_siblings_apart_are_one_line_with_all_their_cells() -> None:
+    entry = {"id": 0, "pool": "0-7,16-23", "numaNodes": [0], "roles": {"main": "0-7,16-23"}, "state": "Bound"}
+    doc = plan([entry], 32, 1)
+    assert "  NPU 0  0-7,16-23   ■■■■■■■■ ■■■■■■■■" in text(numa_map(doc)).splitlines()
+    lines = text(plan_table(doc)).splitlines()
+    assert lines[3] == "NPU  STATE  POOL       MAIN       NUMA", "columns that nothing is in are left out"
+
+
+def test_workers_go_below_where_they_do_not_fit_beside() -> None:
+    doc = little()
+    doc["status"]["npus"][0]["workers"][0]["pod"] = "a-deployment-with-quite-a-name-7d9c4b5f6-x2k8p"
+    wide, narrow = (text(plan_table(doc), width).splitlines() for width in (120, 80))
+    assert wide[4].endswith("4711 prod/a-deployment-with-quite-a-name-7d9c4b5f6-x2k8p/vllm")
+    assert narrow[3] == "NPU  STATE  POOL  IRQ  MAIN   ACL  REL  NUMA"
+    assert narrow[5] == "      4711 prod/a-deployment-with-quite-a-name-7d9c4b5f6-x2k8p/vllm"
+
+
+def test_reasons_are_below_their_npu_and_conditions_below_the_table() -> None:
+    doc = little()
+    status = doc["status"]
+    because = {"reason": "InsufficientCpus", "message": "4 CPUs, 5 are needed"}
+    status["npus"][0] |= {"state": "Failed", **because, "irq": "Skipped"}
+    status["npus"][0]["workers"] = [
+        {"pid": 1, "state": "Bound", "memory": "NoMemory"},
+        {"pid": 2, "state": "Failed", "reason": "Unmovable", "message": "m"},
+    ]
+    status["npus"][0]["workersOmitted"] = 3
+    status["conditions"] = [
+        {"type": "Ready", "status": "False", **because},
+        {"type": "Bound", "status": "False", **because},
+        {"type": "PlanValid", **PLAIN},
+        {"type": "Degraded", "status": "True", "reason": "NpuSmiHung", "message": "word " * 30},
+    ]
+    status["summary"] = {"npus": 2, "workers": 5, "bound": 1, "failed": 4}
+    lines = text(plan_table(doc), 80).splitlines()
+    assert lines == [
+        "a3-0  A3  GlobalSlice  Enforce  aarch64  plan 6f1c09ab12cd",
+        "2 NPUs, 5 workers, 1 bound, 4 failed",
+        "",
+        "NPU  STATE   POOL  IRQ  MAIN   ACL  REL  NUMA  WORKER",
+        "0    Failed  0-7   0-1  2-5    6    7    0     1 Bound",
+        "                                               2",
+        "      InsufficientCpus: 4 CPUs, 5 are needed",
+        "      interrupts: Skipped",
+        "      memory of 1: NoMemory",
+        "      2: Unmovable: m",
+        "      and 3 workers more",
+        "1    Idle    8-15  8-9  10-13  14   15   1",
+        "",
+        "Ready, Bound: False  InsufficientCpus: 4 CPUs, 5 are needed",
+        "Degraded: True  NpuSmiHung",
+        *["  word word word word word word word word word word word word word word word"] * 2,
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_no_line_is_too_wide(width: int) -> None:
+    for doc in (large(), little()):
+        for picture in (plan_table(doc), numa_map(doc, drifted={0})):
+            assert max(map(len, text(picture, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "escapes"),
+    [
+        (True, {"TERM": "xterm-256color"}, True),
+        (True, {"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm-256color"}, False),
+        (False, {"TERM": "xterm-256color", "FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_escapes_go_to_terminals_that_want_them(terminal: bool, variables: dict[str, str], escapes: bool) -> None:
+    file = io.StringIO()
+    file.isatty = lambda: terminal  # type: ignore[method-assign]
+    console = make_console(file, environ=variables)
+    console.print(plan_table(large()), numa_map(large(), drifted={0}), "[red]no markup[/red]")
+    assert ("\x1b" in file.getvalue()) == escapes
+    assert "[red]no markup[/red]" in file.getvalue()
+
+
+def test_with_colours_the_text_is_the_same() -> None:
+    doc = large()
+    for picture in (plan_table(doc), numa_map(doc)):
+        console = Console(
+            file=io.StringIO(), width=100, force_terminal=True, color_system="256", record=True, _environ={}
+        )
+        console.print(picture)
+        assert console.export_text() == text(picture)
+        assert "\x1b[" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+HOSTILE = "evil\x1b[31m\n[red]pod[/red]\u202e[/bold"
+
+
+def test_hostile_names_are_text() -> None:
+    doc = little()
+    doc["metadata"]["name"] = HOSTILE
+    status = doc["status"]
+    for key in ("deviceType", "strategy", "planHash"):
+        status[key] = HOSTILE
+    status["npus"][0]["workers"][0] |= {"pod": HOSTILE, "container": HOSTILE, "state": HOSTILE, "memory": HOSTILE}
+    status["npus"][0] |= {"reason": HOSTILE, "message": HOSTILE, "irq": HOSTILE}
+    status["npus"][1] |= {"state": HOSTILE, "pool": HOSTILE, "numaNodes": [HOSTILE]}
+    status["conditions"] = [{"type": HOSTILE, "status": "False", "reason": HOSTILE, "message": HOSTILE}]
+    status["uvb"] = {"cpus": HOSTILE, "state": HOSTILE}
+    for width in (40, 80, 100):
+        for picture in (plan_table(doc), numa_map(doc)):
+            shown = text(picture, width)
+            assert shown.isascii() or "■" in shown or "…" in shown
+            assert all(line.isprintable() for line in shown.splitlines())
+    assert "[red]pod[/red]\\x202e[/bold" in text(plan_table(doc), 200)
+
+
+def mangled(value: Any, replacement: Any) -> list[dict[str, Any]]:
+    """The object, with each of its values in turn replaced by one of another kind."""
+    found = []
+
+    def walk(part: Any, path: list[Any]) -> None:
+        for key, item in part.items() if isinstance(part, Mapping) else enumerate(part):
+            found.append([*path, key])
+            if isinstance(item, (dict, list)):
+                walk(item, [*path, key])
+
+    walk(value, [])
+    made = []
+    for path in found:
+        copy = little()
+        target: Any = copy
+        for step in path[:-1]:
+            target = target[step]
+        target[path[-1]] = replacement
+        made.append(copy)
+    return made
+
+
+@pytest.mark.parametrize("replacement", [None, 7, "x", "5-3", [], {}, [None, 3, {}], True])
+def test_an_object_of_another_form_is_shown_as_far_as_it_goes(replacement: Any) -> None:
+    for doc in [{}, {"status": replacement}, *mangled(little(), replacement)]:
+        text(plan_table(doc))
+        text(numa_map(doc))
