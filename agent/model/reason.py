@@ -98,6 +98,11 @@ class Reason(StrEnum):
     THREADS_CHANGING = "ThreadsChanging", "New threads kept appearing while binding; the next pass takes them."
     DRIFT = "Drift", "Threads are not where the plan says."
     STATE_NOT_WRITTEN = "StateNotWritten", "The agent's state file or journal could not be written."
+    NOT_THIS_KERNEL = (
+        "NotThisKernel",
+        "The host root's /proc is not that of this kernel and PID namespace (hostPID missing, or a recorded tree).",
+    )
+    SNAPSHOT_NOT_WRITTEN = "SnapshotNotWritten", "The support bundle could not be written."
     LOCKED = "Locked", "Another cpubind agent acts on this host."
 
 

@@ -23,19 +23,35 @@ class Attribution:
     npus: tuple[int, ...]
     residual: tuple[int, ...] = ()
     """NPUs that only carry a leftover context: every tensor-parallel rank keeps about 100 MB on NPU 0."""
+    by_row: bool = True
+    """From the process table; False where open device files had to do, which change while a worker starts."""
 
 
-def attribute(table: ProcessTable, opened: Mapping[int, Iterable[int]]) -> dict[int, Attribution]:
-    """Attribution by pid. `opened`: pid -> logical NPUs whose device file it holds open; used where it has no row."""
+def attribute(
+    table: ProcessTable, opened: Mapping[int, Iterable[int]], known: Mapping[int, Attribution] | None = None
+) -> dict[int, Attribution]:
+    """Attribution by pid.
+
+    `opened`: pid -> logical NPUs whose device file it holds open; used where it has no row. `known`: what was found
+    before, of processes that still live; it stands where nothing speaks against it, since npu-smi prints eight rows a
+    chip and loses others, and absence never acts on the host.
+    """
+    known = known or {}
     memory: dict[int, dict[int, int]] = {}
     for row in table.rows:
         of_pid = memory.setdefault(row.pid, {})
         of_pid[row.npu] = of_pid.get(row.npu, 0) + (row.memory_mib or 0)
-    found = {pid: _from_rows(of_pid) for pid, of_pid in memory.items()}
+    found = {}
+    for pid, of_pid in memory.items():
+        before = known.get(pid)
+        # The row on its own NPU is the one that was lost when nothing but known leftovers remain.
+        only_leftovers = before and of_pid.keys() <= set(before.residual) and max(of_pid.values()) <= RESIDUAL_LIMIT_MIB
+        found[pid] = before if before and only_leftovers else _from_rows(of_pid)
     for pid, npus in opened.items():
-        if pid not in found and (ids := tuple(sorted(set(npus)))):
-            found[pid] = Attribution(ids)
-    return found
+        before = known.get(pid)
+        if pid not in found and not (before and before.by_row) and (ids := tuple(sorted(set(npus)))):
+            found[pid] = Attribution(ids, by_row=False)
+    return dict(known) | found
 
 
 def npus_of_devices(inventory: Inventory, numbers: Iterable[int]) -> frozenset[int]:

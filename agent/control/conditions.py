@@ -1,0 +1,157 @@
+"""Conditions of a CpuBindingPlan (design section 7): what they say, and when they last changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent.model.reason import Problem, Reason, printable
+from agent.model.spec import Mode
+
+if TYPE_CHECKING:
+    from agent.control.report import Report
+
+READ_FAULTS = (
+    Reason.TOPOLOGY_UNREADABLE,
+    Reason.NO_NPUS,
+    Reason.NPU_SMI_NOT_FOUND,
+    Reason.NPU_SMI_LIBRARY_MISSING,
+    Reason.NPU_SMI_FAILED,
+    Reason.NPU_SMI_HUNG,
+    Reason.DRIVER_NOT_READY,
+    Reason.DRIVER_BUSY,
+    Reason.NOT_SUPPORTED,
+    Reason.TABLE_TRUNCATED,
+    Reason.TABLE_UNREADABLE,
+    Reason.INVENTORY_INCOMPLETE,
+    Reason.INVENTORY_MISMATCH,
+)
+"""Faults of reading the node, gravest first: they make `TopologyDiscovered` False."""
+
+PLAN_FAULTS = (
+    Reason.INVALID_SPEC,
+    Reason.UNSUPPORTED_ARCHITECTURE,
+    Reason.NO_CPUS,
+    Reason.INSUFFICIENT_CPUS,
+    Reason.INSUFFICIENT_CLUSTERS,
+    Reason.UNSUPPORTED_SMT,
+    Reason.AFFINITY_SPANS_NODES,
+    Reason.AFFINITY_OUTSIDE_CPUSET,
+    Reason.NO_AFFINITY,
+    Reason.NPU_NOT_IN_DOMAIN,
+    Reason.CPUSET_UNREADABLE,
+    Reason.NPU_MISSING,
+)
+"""Faults of planning, gravest first."""
+
+ACT_FAULTS = (
+    Reason.PERMISSION_DENIED,
+    Reason.UNMOVABLE,
+    Reason.CPUSET_CHANGED,
+    Reason.THREADS_CHANGING,
+    Reason.PROCESS_GONE,
+    Reason.NPUS_CHANGING,
+    Reason.PENDING,
+)
+"""Faults of acting, gravest first."""
+
+GRAVITY = (*READ_FAULTS, *PLAN_FAULTS, *ACT_FAULTS)
+
+TYPES = ("Ready", "TopologyDiscovered", "PlanValid", "Bound", "Degraded")
+
+
+def gravest(problems: Sequence[Problem]) -> Problem | None:
+    """The one to show first."""
+    order = {reason: rank for rank, reason in enumerate(GRAVITY)}
+    return min(problems, key=lambda p: order.get(p.reason, len(order)), default=None)
+
+
+def no_plan_at_all(report: Report) -> Problem | None:
+    """Why not a single NPU of the node has CPUs; None where one has."""
+    plan = report.plan
+    if plan is None:
+        return gravest(report.faults) or Problem(Reason.PENDING, "the node has not been read yet")
+    if plan.problem is not None:
+        return plan.problem
+    if any(npu.allotment.roles for npu in plan.npus) or any(w.allotment.roles for w in plan.workers):
+        return None
+    return gravest([npu.allotment.problem for npu in plan.npus if npu.allotment.problem is not None])
+
+
+class Conditions:
+    """Makes the list of conditions; one that says the same as before keeps its transition time."""
+
+    def __init__(self, before: object, now: str, generation: int) -> None:
+        # What was written last may come from a file that people edit.
+        listed = before if isinstance(before, list) else []
+        self._before = {str(entry.get("type")): entry for entry in listed if isinstance(entry, Mapping)}
+        self._now, self._generation = now, generation
+
+    def of(self, report: Report, states: Sequence[tuple[str, Problem | None]]) -> list[dict[str, Any]]:
+        """All conditions of a report, in the order of `TYPES`. `states`: state and problem of each worker."""
+        unbound = [problem or Problem(Reason.PENDING, "") for state, problem in states if state not in _GOOD]
+        open_problems = [*report.faults, *unbound]
+        nothing = no_plan_at_all(report)
+        if nothing is not None and nothing not in open_problems:
+            open_problems.append(nothing)
+        ready = gravest(open_problems)
+        unread = gravest([p for p in open_problems if p.reason in READ_FAULTS])
+        invalid = gravest([p for p in [*report.faults, *([nothing] if nothing else [])] if p.reason in PLAN_FAULTS])
+        degraded = gravest([*report.notes, *_missing(report)])
+        return [
+            self._condition("Ready", ready is None, ready, "the plan is in force"),
+            self._condition("TopologyDiscovered", unread is None, unread, "CPUs, NUMA nodes and NPUs were read"),
+            self._condition("PlanValid", nothing is None and invalid is None, invalid or nothing, "every rule held"),
+            self._bound(report, states, unbound),
+            self._degraded(degraded),
+        ]
+
+    def _bound(
+        self, report: Report, states: Sequence[tuple[str, Problem | None]], unbound: Sequence[Problem]
+    ) -> dict[str, Any]:
+        if report.spec.mode is Mode.DISABLED:
+            return self._condition("Bound", False, Problem(Reason.DISABLED, "mode is Disabled"), "")
+        if report.spec.mode is Mode.DRY_RUN:
+            return self._condition("Bound", False, Problem(Reason.NOT_ENFORCED, "nothing is written in a dry run"), "")
+        if not states:
+            nobody = Problem(Reason.NO_WORKERS, "no process that is to be bound runs on an NPU")
+            return self._entry("Bound", "True", nobody)
+        text = f"all of {len(states)} workers are bound"
+        return self._condition("Bound", not unbound, gravest(unbound), text)
+
+    def _degraded(self, problem: Problem | None) -> dict[str, Any]:
+        if problem is None:
+            return self._entry("Degraded", "False", Problem(Reason.AS_PLANNED, "nothing is missing"))
+        return self._entry("Degraded", "True", problem)
+
+    def _condition(self, kind: str, good: bool, problem: Problem | None, text: str) -> dict[str, Any]:
+        if good:
+            return self._entry(kind, "True", Problem(Reason.AS_PLANNED, text))
+        return self._entry(kind, "False", problem or Problem(Reason.PENDING, "not known yet"))
+
+    def _entry(self, kind: str, status: str, problem: Problem) -> dict[str, Any]:
+        before = self._before.get(kind, {})
+        kept = before.get("lastTransitionTime") if before.get("status") == status else None
+        kept = kept if isinstance(kept, str) else None
+        entry: dict[str, Any] = {
+            "type": kind,
+            "status": status,
+            "reason": problem.reason.value,
+            "message": printable(problem.message, 256),
+            "lastTransitionTime": kept or self._now,
+        }
+        if self._generation:
+            entry["observedGeneration"] = self._generation
+        return entry
+
+
+_GOOD = frozenset({"Bound", "Planned", "Skipped"})
+
+
+def _missing(report: Report) -> list[Problem]:
+    """Cards that fell off, and UVB threads without CPUs: the plan in force is whole without them."""
+    if report.plan is None:
+        return []
+    problems = [npu.allotment.problem for npu in report.plan.npus]
+    missing = [problem for problem in problems if problem is not None and problem.reason is Reason.NPU_MISSING]
+    return [*missing, *([report.plan.uvb_problem] if report.plan.uvb_problem else [])]

@@ -1,0 +1,216 @@
+"""The loop: observe -> plan -> act -> report. Level-triggered: every pass starts from what is there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agent.control import journal as journals
+from agent.control.act import Actor, ActResult
+from agent.control.observe import Observation, Observer
+from agent.control.plan import Decision, Planner
+from agent.control.report import Report, log_lines, plan_hash, resource
+from agent.control.statefile import StateFile
+from agent.model.reason import Problem, Reason, Refused
+from agent.model.spec import Mode, Spec
+from agent.node.devices import read_davinci
+from agent.node.npu_smi.command import NpuSmi
+from agent.node.npu_smi.watch import NpuSmiWatch
+from agent.planning.plan import needs_affinity
+from agent.planning.validation import parse_spec
+
+log = logging.getLogger(__name__)
+
+REPLANS = 2
+"""How often one pass plans again when a cpuset changed under it; after that the next sweep does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an agent is made of."""
+
+    node: str
+    observer: Observer
+    npu_smi: NpuSmi
+    actor: Actor
+    defaults: Spec
+    """What an absent field of `spec` means."""
+    state: StateFile | None = None
+    journal: Path | None = None
+    boot_id: str = ""
+    sweep_seconds: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    force_dry_run: bool = False
+
+
+class Agent:
+    """One agent for one host. Not thread-safe but for `wake` and `stop`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        record, problem = journals.load(parts.journal, parts.boot_id) if parts.journal else (journals.Journal(), None)
+        self.planner = Planner(record)
+        parts.actor.adopt(record.workers)
+        self.passes = 0
+        self.last_act = ActResult()
+        self._saved = record
+        self._journal_problem = problem
+        self._object = self._previous()
+        self._spec = parts.defaults
+        self._awaiting = True
+        self._next = float("inf")
+        self._logged: dict[str, object] = {}
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self.watch = NpuSmiWatch(
+            parts.npu_smi,
+            lambda: read_davinci(parts.observer.root),
+            self.wake,
+            override=lambda: self._spec.device_type,
+            needs_affinity=lambda device: needs_affinity(self._spec, device),
+        )
+
+    def wake(self) -> None:
+        """Lets the next pass begin at once. Safe from any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends `run` after the pass under way; bindings stay. Safe from any thread and from a signal handler."""
+        self._stopped.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Passes until `stop`, one for each sweep and one whenever something woke the loop."""
+        while not self._stopped.is_set():
+            self._wake.clear()
+            self.step()
+            self._wake.wait(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
+        self.watch.close()
+
+    def step(self) -> None:
+        """One pass. Never raises for what the host does; what can't be done is in the report."""
+        self.passes += 1
+        raw, spec, faults = self._read_spec()
+        notes = [self._journal_problem] if self._journal_problem else []
+        now = self.parts.clock()
+        state = self.watch.poll(now, awaiting=self._awaiting)
+        self._next = float("inf") if state.due is None else state.due
+        decision: Decision | None = None
+        seen: Observation | None = None
+        self.last_act = ActResult()
+        if state.problem is not None:
+            (faults if state.reading is None else notes).append(state.problem)
+        if state.reading is not None:
+            notes.extend(state.reading.notes)
+            inventory = self.planner.inventory(state.reading)
+            for _ in range(REPLANS):
+                try:
+                    seen = self.parts.observer.look(inventory, state.reading.processes, now, table_age=state.age or 0.0)
+                except Refused as refused:
+                    faults.append(refused.problem)
+                    break
+                decision = self.planner.plan(inventory, seen, spec, now)
+                spec = decision.inp.spec
+                self._save_journal(notes)
+                self.last_act = self.parts.actor.act(decision.plan, seen, spec)
+                if not self.last_act.replan:
+                    break
+        if decision is not None and seen is not None:
+            faults.extend(decision.faults)
+            notes.extend(seen.notes)
+            self.planner.bound(self.parts.actor.bound())
+            self._save_journal(notes)
+        self._awaiting = state.reading is None or (seen is not None and seen.awaiting)
+        if state.reading is None and state.problem is None:
+            return  # npu-smi is asked for the first time: what was reported last may well still hold
+        report = Report(
+            node=self.parts.node,
+            spec=spec,
+            plan=decision.plan if decision else None,
+            seen=seen if decision else None,
+            outcomes=self.last_act.outcomes,
+            faults=tuple(faults),
+            notes=tuple(dict.fromkeys(notes)),
+        )
+        self._publish(report, raw)
+
+    def plan_object(self) -> dict[str, Any]:
+        """The CpuBindingPlan object of the last pass; empty before the first."""
+        return self._object
+
+    def _previous(self) -> dict[str, Any]:
+        """What an earlier run of the agent left: conditions that still hold keep their transition times."""
+        try:
+            return self.parts.state.read() if self.parts.state else {}
+        except Refused:
+            return {}  # reported when the spec is read from it
+
+    def _read_spec(self) -> tuple[Mapping[str, Any], Spec, list[Problem]]:
+        raw: Mapping[str, Any] = {}
+        faults = []
+        try:
+            raw = self.parts.state.spec() if self.parts.state else {}
+            self._spec = parse_spec(raw, self.parts.defaults)
+        except Refused as refused:
+            faults.append(refused.problem)
+            raw = raw or self._object.get("spec", {})
+        spec = self._spec
+        return raw, replace(spec, mode=Mode.DRY_RUN) if self.parts.force_dry_run else spec, faults
+
+    def _save_journal(self, notes: list[Problem]) -> None:
+        if self.parts.journal is None or self.planner.journal == self._saved:
+            return
+        try:
+            journals.save(self.parts.journal, self.planner.journal)
+            self._saved = self.planner.journal
+        except Refused as refused:
+            notes.append(refused.problem)
+
+    def _publish(self, report: Report, raw: Mapping[str, Any]) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.parts.wall_clock()))
+        generation = self.parts.state.generation if self.parts.state else 0
+        document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
+        self._log(report, document)
+        self._object = document
+        if self.parts.state is None:
+            return
+        try:
+            self.parts.state.write(document)
+        except Refused as refused:
+            self._once("state", refused.problem, logging.ERROR)
+
+    def _log(self, report: Report, document: Mapping[str, Any]) -> None:
+        """Says a thing when it becomes so, not in every pass."""
+        if report.plan is not None and self._changed("plan", plan_hash(report.plan)):
+            for line in log_lines(report.plan):
+                log.info("%s", line)
+        for problem in (*report.faults, *report.notes):
+            self._once(problem.reason, problem, logging.WARNING)
+        open_now = {problem.reason for problem in (*report.faults, *report.notes)}
+        for reason in [key for key in self._logged if isinstance(key, Reason) and key not in open_now]:
+            del self._logged[reason]
+            log.info("no longer so: %s", reason)
+        summary = document["status"]["summary"]
+        if self._changed("summary", summary):
+            log.info("%(bound)d of %(workers)d workers bound, %(failed)d failed, %(skipped)d skipped", summary)
+        if report.spec.mode is Mode.DRY_RUN and self._changed("dry run", self.last_act.withheld):
+            log.info("dry run: %d threads would be moved", self.last_act.withheld)
+        for process, outcome in self.last_act.outcomes.items():
+            if outcome.repaired:
+                log.info("repaired %d threads of process %d", outcome.repaired, process.pid)
+
+    def _once(self, key: str, problem: Problem, level: int) -> None:
+        if self._changed(key, problem):
+            log.log(level, "%s", problem)
+
+    def _changed(self, key: str, value: object) -> bool:
+        if self._logged.get(key) == value:
+            return False
+        self._logged[key] = value
+        return True

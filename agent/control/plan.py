@@ -1,0 +1,67 @@
+"""Plan: from what was observed, what is recorded and what people ask for to the plan in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agent.control.journal import BoundWorker, Journal
+from agent.control.observe import Observation
+from agent.model.node import Inventory
+from agent.model.plan import Plan, PlanInput
+from agent.model.reason import Problem
+from agent.model.spec import Spec
+from agent.node.npu_smi.inventory import InventoryReading
+from agent.planning.bases import BaseKeeper
+from agent.planning.plan import make_plan
+from agent.planning.validation import check_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A plan with what it was made from."""
+
+    inp: PlanInput
+    plan: Plan
+    faults: tuple[Problem, ...] = ()
+    """Why the plan in force is not what people asked for."""
+
+
+class Planner:
+    """Keeps what plans depend on beyond one look: the universe of NPUs, the bases, the last valid spec."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.keeper = BaseKeeper()
+        self._spec: Spec | None = None
+        self._last: Decision | None = None
+
+    def inventory(self, reading: InventoryReading) -> Inventory:
+        """The NPUs to plan for: those read, and those that were there since the driver was loaded."""
+        universe, inventory = self.journal.universe.grow(
+            self.journal.boot_id, reading.driver_version, reading.inventory
+        )
+        self.journal = replace(self.journal, universe=universe)
+        return inventory
+
+    def plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:
+        """The plan in force. A spec that does not fit the node leaves the last one that did in force."""
+        faults: tuple[Problem, ...] = ()
+        if problem := check_spec(spec, seen.topology):
+            faults = (problem,)
+            spec = self._spec or replace(spec, reserved_cpus=Spec().reserved_cpus)
+        else:
+            self._spec = spec
+        inp = PlanInput(seen.topology, inventory, seen.containers, seen.workers, self.journal.bases, spec)
+        cutting = replace(inp, bases=()) if self.keeper.outdated(inp, now) else inp
+        if self._last is None or self._last.inp != cutting:
+            plan = make_plan(cutting)
+            self.keeper.planned(inp, plan, now)
+            self.journal = replace(self.journal, bases=plan.bases)
+            # The bases just taken give the same plan again: a look that finds nothing new plans nothing.
+            self._last = Decision(replace(cutting, bases=plan.bases), plan, faults)
+        return replace(self._last, faults=faults)
+
+    def bound(self, workers: Sequence[BoundWorker]) -> None:
+        """Takes note of who is bound, for the next start of the agent."""
+        self.journal = replace(self.journal, workers=tuple(sorted(workers, key=lambda w: w.process)))

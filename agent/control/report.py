@@ -1,0 +1,255 @@
+"""Report: a plan and what came of it as the CpuBindingPlan object of design section 7. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.control.conditions import Conditions
+from agent.control.observe import Candidate, Observation
+from agent.model.cpuset import CpuSet
+from agent.model.node import DeviceType
+from agent.model.outcome import WorkerOutcome
+from agent.model.plan import NpuPlan, Plan, Roles, WorkerPlan
+from agent.model.reason import Problem, Reason, printable
+from agent.model.spec import Mode, Role, Spec
+from agent.model.workload import ProcessId
+
+API_VERSION = "cpubind.dev/v1alpha1"
+KIND = "CpuBindingPlan"
+MAX_WORKERS = 16
+"""Workers listed of one NPU; the others are counted in `workersOmitted`."""
+MAX_MESSAGE_BYTES = 256
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a status is made from."""
+
+    node: str
+    spec: Spec
+    plan: Plan | None = None
+    seen: Observation | None = None
+    outcomes: Mapping[ProcessId, WorkerOutcome] = field(default_factory=dict)
+    faults: tuple[Problem, ...] = ()
+    """Why there is no plan, or why the one in force is not what spec and host ask for."""
+    notes: tuple[Problem, ...] = ()
+    """Optional things that are missing."""
+
+
+def resource(
+    report: Report, *, spec: Mapping[str, Any], previous: Mapping[str, Any] | None, now: str, generation: int = 0
+) -> Object:
+    """The whole object. `previous` is the last one: its conditions keep their transition times where they still hold.
+
+    `now` is RFC 3339 in UTC, for conditions that change. `spec` is passed through as people wrote it.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": report.node},
+        "spec": dict(spec),
+        "status": status(report, previous=previous, now=now, generation=generation),
+    }
+
+
+def status(report: Report, *, previous: Mapping[str, Any] | None, now: str, generation: int = 0) -> Object:
+    """`status` alone."""
+    plan, seen = report.plan, report.seen
+    npus = npu_entries(report) if plan else []
+    result: Object = {"observedGeneration": generation, "mode": report.spec.mode.value}
+    if plan:
+        result |= {"deviceType": plan.device_type.value, "strategy": plan.strategy.value}
+    if seen:
+        result["architecture"] = seen.topology.architecture
+    if plan:
+        result["planHash"] = plan_hash(plan)
+    if seen:
+        result["topology"] = _filled(
+            cpus=str(seen.topology.online),
+            reservedCpus=str(report.spec.reserved_cpus),
+            isolatedCpus=str(seen.topology.isolated),
+            numaNodes=[_filled(id=node.id, cpus=str(node.cpus)) for node in seen.topology.nodes],
+        )
+    if plan:
+        everywhere = tuple(npu.id for npu in plan.npus)
+        result["bases"] = [
+            _filled(domain=b.domain, cpus=str(b.cpus), npus="" if b.npus == everywhere else _ids(b.npus))
+            for b in plan.bases
+        ]
+        if plan.device_type is DeviceType.ASCEND_950:
+            result["uvb"] = _uvb(plan)
+    states = [worker_state(report, entry) for entry in plan.workers] if plan else []
+    result["summary"] = _summary(len(npus), [state for state, _ in states])
+    result["npus"] = npus
+    before = (previous or {}).get("status")
+    conditions = before.get("conditions") if isinstance(before, Mapping) else None
+    result["conditions"] = Conditions(conditions, now, generation).of(report, states)
+    return result
+
+
+def plan_hash(plan: Plan) -> str:
+    """Twelve hex digits that change when the pools or roles of NPUs do, and with nothing else."""
+    pools = [[npu.id, npu.domain, str(npu.allotment.pool), _roles(npu.allotment.roles)] for npu in plan.npus]
+    facts = [plan.device_type, plan.strategy, pools, str(plan.uvb)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def log_lines(plan: Plan) -> list[str]:
+    """One line for each NPU with CPUs, in vLLM-Ascend's words, so that people who know these find them."""
+    lines = []
+    for npu in plan.npus:
+        roles = npu.allotment.roles
+        if roles:
+            irq = f" irq=[{roles.irq}]" if roles.irq else ""
+            lines.append(f"NPU{npu.id}: main=[{roles.main}] acl=[{roles.acl}] release=[{roles.release}]{irq}")
+        elif npu.allotment.problem:
+            lines.append(f"NPU{npu.id}: {npu.allotment.problem}")
+    return lines
+
+
+def npu_entries(report: Report) -> list[Object]:
+    """`status.npus`: every NPU of the node, ascending."""
+    plan = report.plan
+    assert plan is not None
+    by_npu: dict[int, list[WorkerPlan]] = {}
+    for entry in plan.workers:
+        for npu in entry.worker.npus:
+            by_npu.setdefault(npu, []).append(entry)
+    return [_npu(report, npu, by_npu.get(npu.id, [])) for npu in plan.npus]
+
+
+def _summary(npus: int, states: Sequence[str]) -> dict[str, int]:
+    """Counts; a worker on several NPUs counts once."""
+    return {
+        "npus": npus,
+        "workers": len(states),
+        "bound": states.count("Bound"),
+        "failed": states.count("Failed") + states.count("Partial"),
+        "skipped": states.count("Skipped"),
+    }
+
+
+def worker_state(report: Report, entry: WorkerPlan) -> tuple[str, Problem | None]:
+    """State of one worker, with the reason where it is not plain."""
+    problem = entry.allotment.problem
+    if problem is not None:
+        return _failure_state(problem), problem
+    if report.spec.mode is Mode.DISABLED:
+        return "Skipped", Problem(Reason.DISABLED, "")
+    if report.spec.mode is Mode.DRY_RUN:
+        return "Planned", entry.allotment.note
+    outcome = report.outcomes.get(entry.worker.process)
+    if outcome is None:
+        return "Pending", None
+    return outcome.state, outcome.problem or entry.allotment.note
+
+
+def _failure_state(problem: Problem) -> str:
+    if problem.reason is Reason.UNSUPPORTED_ARCHITECTURE:
+        return "Skipped"
+    return "Pending" if problem.reason in (Reason.NPUS_CHANGING, Reason.PENDING) else "Failed"
+
+
+def _npu(report: Report, npu: NpuPlan, workers: Sequence[WorkerPlan]) -> Object:
+    assert report.seen is not None
+    allotment = npu.allotment
+    listed = [_worker(report, entry) for entry in workers[:MAX_WORKERS]]
+    state, problem = _npu_state(npu, [worker_state(report, entry) for entry in workers])
+    if not workers and problem is None and (strangers := report.seen.strangers.get(npu.id)):
+        problem = _used_by(strangers)
+    return _filled(
+        id=npu.id,
+        pool=str(allotment.pool),
+        numaNodes=report.seen.topology.nodes_of(allotment.pool) if allotment.pool else [],
+        roles=_roles(allotment.roles),
+        state=state,
+        **_because(problem),
+        workers=listed,
+        workersOmitted=len(workers) - MAX_WORKERS if len(workers) > MAX_WORKERS else None,
+    )
+
+
+def _npu_state(npu: NpuPlan, workers: Sequence[tuple[str, Problem | None]]) -> tuple[str, Problem | None]:
+    problem, note = npu.allotment.problem, npu.allotment.note
+    if problem is not None and problem.reason in (Reason.NPU_MISSING, Reason.UNSUPPORTED_ARCHITECTURE):
+        return _failure_state(problem), problem
+    if not workers:
+        # An idle NPU has no failure: the reason says what a worker on it would meet.
+        return "Idle", problem or note
+    states = {state for state, _ in workers}
+    if len(states) == 1:
+        return states.pop(), next((p for _, p in workers if p), note)
+    worst = "Partial" if "Bound" in states or "Partial" in states else min(states, key=_GRAVITY.index)
+    return worst, next((p for s, p in workers if p and s != "Bound"), note)
+
+
+_GRAVITY = ("Failed", "Partial", "Pending", "Skipped", "Planned", "Bound", "Idle")
+
+
+def _worker(report: Report, entry: WorkerPlan) -> Object:
+    worker = entry.worker
+    state, problem = worker_state(report, entry)
+    assert report.seen is not None
+    container = next((c for c in report.seen.containers if c.key == worker.container), None)
+    own = _filled(pool=str(entry.allotment.pool), roles=_roles(entry.allotment.roles)) if entry.own else {}
+    return _filled(
+        pid=worker.process.pid,
+        namespace=container.namespace if container else "",
+        pod=container.pod if container else "",
+        container=container.name if container else "",
+        state=state,
+        **_because(problem),
+        **own,
+    )
+
+
+def _used_by(strangers: Sequence[Candidate]) -> Problem:
+    first = strangers[0]
+    owner = f"pod {first.pod.namespace}/{first.pod.name}" if first.pod else f"process {first.process.pid} {first.name}"
+    more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+    return Problem(Reason.NOT_OPTED_IN, f"in use by {owner}{more}, not to be bound")
+
+
+def _uvb(plan: Plan) -> Object:
+    state = "Skipped" if plan.uvb_problem else "Planned"
+    return _filled(cpus=str(plan.uvb), state=state, **_because(plan.uvb_problem))
+
+
+def _roles(roles: Roles | None) -> dict[str, str]:
+    if roles is None:
+        return {}
+    return {role.value: str(cpus) for role in Role if (cpus := _own(roles, role))}
+
+
+def _own(roles: Roles, role: Role) -> CpuSet:
+    cpus: CpuSet = getattr(roles, role.value)
+    return cpus
+
+
+def _because(problem: Problem | None) -> dict[str, str]:
+    if problem is None:
+        return {}
+    return _filled(reason=problem.reason.value, message=short(problem.message))
+
+
+def short(message: str) -> str:
+    """At most 256 bytes of UTF-8, in one line without control characters."""
+    line = printable(message, MAX_MESSAGE_BYTES)
+    if len(line.encode()) <= MAX_MESSAGE_BYTES:
+        return line
+    return line.encode()[: MAX_MESSAGE_BYTES - 3].decode(errors="ignore") + "…"
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return str(CpuSet(ids))
+
+
+def _filled(**fields: Any) -> Object:
+    """Without the empty ones: they are left out of a status (design section 7)."""
+    return {key: value for key, value in fields.items() if value not in ("", [], {}, None)}

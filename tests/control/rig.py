@@ -1,0 +1,119 @@
+"""An agent on a virtual node, whose clock the test moves."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent.control.act import Actor
+from agent.control.loop import Agent, Parts
+from agent.control.observe import Observer, Selector, everything
+from agent.control.statefile import StateFile
+from agent.demo.virtual import VirtualNode
+from agent.demo.workload import Worker
+from agent.model.cpuset import CpuSet
+from agent.model.spec import Spec
+from agent.model.workload import KubeletState
+from agent.node.kubelet import read_cpu_manager_state
+from agent.node.procfs import boot_id
+
+
+class Rig:
+    """One host with one agent; `restart` ends the agent and starts another on the same files."""
+
+    def __init__(self, folder: Path, profile: str = "a3", **parts: Any) -> None:
+        self.folder = folder
+        self.node = VirtualNode(folder / "root", profile, interrupts=False)
+        self.now = 1000.0
+        self.parts = parts
+        self.agent = self.restart()
+
+    def restart(self, **parts: Any) -> Agent:
+        """A new agent on this host, as after an upgrade."""
+        self.parts |= parts
+        selects: Selector = self.parts.get("selects", everything)
+        observer = Observer(
+            self.node.root,
+            architecture=self.parts.get("architecture", "aarch64"),
+            selects=selects,
+            pods=lambda: [pod.model() for pod in self.node.kubelet.pods],
+            kubelet=lambda: KubeletState(*read_cpu_manager_state(self.node.root)),
+        )
+        self.agent = Agent(
+            Parts(
+                node=self.node.name,
+                observer=observer,
+                npu_smi=self.node.npu_smi,
+                actor=Actor(self.node.root / "proc", self.node.kernel),
+                defaults=self.parts.get("spec", Spec()),
+                state=StateFile(self.state_file),
+                journal=self.journal_file,
+                boot_id=boot_id(self.node.root),
+                clock=lambda: self.now,
+                wall_clock=lambda: 1_800_000_000 + self.now,
+                force_dry_run=self.parts.get("force_dry_run", False),
+            )
+        )
+        return self.agent
+
+    @property
+    def state_file(self) -> Path:
+        return self.folder / "plan.yaml"
+
+    @property
+    def journal_file(self) -> Path:
+        return self.folder / "journal.json"
+
+    def settle(self, seconds: float = 70.0) -> None:
+        """Lets time pass, npu-smi answer, and the agent take that in."""
+        self.now += seconds
+        self.agent.step()
+        for _ in range(1000):
+            if self.agent.watch.poll(self.now, awaiting=False).due is not None:
+                break
+            time.sleep(0.005)
+        self.agent.step()
+
+    def sweep(self, seconds: float = 5.0) -> None:
+        """One pass, without npu-smi having anything new to say."""
+        self.now += seconds
+        self.agent.step()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """`status` as the state file has it."""
+        status: dict[str, Any] = yaml.safe_load(self.state_file.read_text())["status"]
+        return status
+
+    def npu(self, npu: int) -> dict[str, Any]:
+        entry: dict[str, Any] = next(entry for entry in self.status["npus"] if entry["id"] == npu)
+        return entry
+
+    def pools(self) -> dict[int, str]:
+        return {entry["id"]: entry.get("pool", "") for entry in self.status["npus"]}
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        entry: dict[str, Any] = next(entry for entry in self.status["conditions"] if entry["type"] == kind)
+        return entry
+
+    def writes(self) -> int:
+        """sched_setaffinity calls of the agent so far."""
+        return self.node.kernel.calls["sched_setaffinity"]
+
+
+def masks(worker: Worker) -> dict[str, set[str]]:
+    """Where the threads of each role may run, as the kernel has it; `main` for all others."""
+    found: dict[str, set[str]] = {}
+    for task in worker.threads:
+        name = task.comm if task.comm in ("acl_thread", "release_thread") else "main"
+        found.setdefault(name, set()).add(str(task.mask))
+    return found
+
+
+def narrow(worker: Worker, cpus: str) -> None:
+    """Every thread of a worker is put on these CPUs by somebody else."""
+    for task in worker.threads:
+        worker.node.kernel.set_by_other(task.tid, CpuSet.parse(cpus))
