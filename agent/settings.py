@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from agent.model.reason import Reason, Refused, printable
 from agent.model.spec import Spec
-from agent.planning.validation import parse_spec
+from agent.planning.validation import SPEC_FIELDS, parse_spec
 
 
 class Settings(BaseSettings):
@@ -71,7 +71,14 @@ class Settings(BaseSettings):
             "threadRules": None if self.thread_rules is None else [_rule(rule) for rule in self.thread_rules],
             "allowAnyArchitecture": self.allow_any_architecture,
         }
-        return parse_spec({field: value for field, value in named.items() if value is not None})
+        try:
+            return parse_spec({field: value for field, value in named.items() if value is not None})
+        except Refused as refused:
+            message = refused.message
+            for field in SPEC_FIELDS:
+                flag = "--" + "".join(f"-{c.lower()}" if c.isupper() else c for c in field)
+                message = message.replace(f"spec.{field}", flag)
+            raise Refused(refused.reason, message) from None
 
 
 def load_settings(flags: dict[str, Any]) -> Settings:

@@ -1,0 +1,63 @@
+"""``cpubind demo``: the whole agent on a virtual node."""
+
+from __future__ import annotations
+
+import click
+
+from agent.control.act import Actor
+from agent.control.loop import Agent, Parts
+from agent.control.observe import Observer
+from agent.control.statefile import StateFile
+from agent.demo.profiles import PROFILES
+from agent.demo.show import AgentSetup, run_demo
+from agent.model.spec import Spec
+from agent.node.npu_smi.command import NpuSmiCommand
+from agent.node.procfs import boot_id
+from agent.telemetry.text import make_console
+
+
+@click.command(short_help="Watch the whole agent at work, without any NPU.")
+@click.option(
+    "--device",
+    type=click.Choice(sorted(PROFILES)),
+    default="a3",
+    show_default=True,
+    help="Which virtual node: a3 has 640 CPUs and 16 NPUs.",
+)
+@click.option("--serve", is_flag=True, help="Keep the virtual node and its agent running until Ctrl-C.")
+@click.option("--real", is_flag=True, help="Real processes and threads on this machine's kernel; needs 5 CPUs.")
+def demo(device: str, serve: bool, real: bool) -> int:
+    """Run the real agent on a virtual node: the plan, workers starting, being bound, drifting and being repaired.
+
+    npu-smi, /proc, /sys and the kernel's CPU masks are fake; the agent is the one that runs on a host. It ends by
+    itself in well under a minute, and exits with 1 if any thread is not where the plan says.
+
+    \b
+    cpubind demo                       an A3 node
+    cpubind demo --device ascend950    another one
+    cpubind demo --serve               stays up, for `cpubind plan --host-root …` in another terminal
+    """
+    console = make_console()
+    if real:
+        from agent.demo.real import run_real  # noqa: PLC0415 - imports what only this needs
+
+        return run_real(console=console, make_agent=make_agent)
+    return run_demo(device, serve=serve, console=console, make_agent=make_agent)
+
+
+def make_agent(setup: AgentSetup) -> Agent:
+    """The agent as `cpubind run --standalone` makes it, on the demo's host."""
+    root = setup.root
+    return Agent(
+        Parts(
+            node=setup.node,
+            observer=Observer(root, architecture=setup.architecture, pods=setup.pods),
+            npu_smi=NpuSmiCommand(str(setup.npu_smi)),
+            actor=Actor(root / "proc", setup.host),
+            defaults=Spec(allow_any_architecture=setup.allow_any_architecture),
+            state=StateFile(setup.state_file),
+            journal=setup.journal_file,
+            boot_id=boot_id(root),
+            clock=setup.clock,
+        )
+    )

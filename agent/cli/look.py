@@ -1,0 +1,181 @@
+"""Commands that look and change nothing: ``plan``, ``explain``, ``verify``."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from agent.cli.options import Source, host_options, select_option, settings_from, snapshot_option, source, spec_options
+from agent.cli.select import selector
+from agent.control.conditions import no_plan_at_all
+from agent.control.statefile import as_yaml
+from agent.control.survey import Survey, survey
+from agent.model.plan import WorkerPlan
+from agent.model.reason import Problem, Reason, Refused, printable
+from agent.model.spec import Mode, Spec
+from agent.node.recorded import ProcStatusHost
+from agent.node.threads import ThreadBinder
+from agent.planning.explanation import explain_npu, explain_worker
+from agent.telemetry.picture import numa_map, plan_table
+
+
+@click.command(short_help="Print the plan of this node, or of a snapshot.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@snapshot_option
+@select_option
+@host_options
+@spec_options
+def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
+    """Print the plan: which CPUs each NPU's worker, ACL and release thread and interrupts should run on.
+
+    Nothing is written to the host. JSON and YAML are the CpuBindingPlan object. When no plan can be made the reason
+    is on stderr and in the object's conditions, and the exit status is 1.
+
+    \b
+    cpubind plan                                  this node, as a table and a map of its NUMA nodes
+    cpubind plan --reserved-cpus 0-3 -o yaml      what it would be with CPUs 0-3 kept free
+    cpubind plan --snapshot node.tar.gz -o json   a node that somebody captured
+    """
+    settings, spec = settings_from(flags)
+    with source(settings, snapshot, selector(selects)) as origin:
+        found = survey(origin.observer, origin.npu_smi, _dry(spec), node=origin.node, journal=origin.journal)
+    document = found.document(now=_now())
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+    elif output == "yaml":
+        click.echo(as_yaml(document), nl=False)
+    else:
+        console = Console(highlight=False)
+        console.print(plan_table(document))
+        if found.decision is not None and found.decision.plan.problem is None:
+            console.print(numa_map(document))
+    for problem in (origin.problem, *found.report.notes):
+        if problem is not None:
+            click.echo(f"cpubind: {problem}", err=True)
+    return _verdict(found)
+
+
+@click.command(short_help="Say why an NPU, a process or a pod has its CPUs.")
+@click.argument("subject", metavar="POD|PID|npu:N")
+@snapshot_option
+@select_option
+@host_options
+@spec_options
+def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
+    """Say why an NPU (npu:3), a process (its pid) or a pod (name or namespace/name) has the CPUs that it has."""
+    kind, _, number = subject.partition(":")
+    if kind == "npu" and not (number.isascii() and number.isdigit()):
+        raise click.UsageError(f"{printable(subject, 60)!r} is no NPU: npu:0, npu:1, …")
+    settings, spec = settings_from(flags)
+    with source(settings, snapshot, selector(selects)) as origin:
+        found = survey(origin.observer, origin.npu_smi, _dry(spec), node=origin.node, journal=origin.journal)
+    decision = found.decision
+    if decision is None:
+        return _verdict(found)
+    if kind == "npu":
+        npu = decision.plan.npu(int(number))
+        if npu is None:
+            known = ", ".join(str(n.id) for n in decision.plan.npus)
+            raise Refused(Reason.NPU_NOT_IN_DOMAIN, f"there is no NPU {number} on this node; there are {known}")
+        lines = explain_npu(decision.inp, decision.plan, npu)
+    else:
+        workers = _workers(found, subject)
+        if not workers:
+            raise Refused(Reason.NO_WORKERS, _nobody(found, origin, subject))
+        lines = [line for entry in workers for line in explain_worker(decision.inp, decision.plan, entry)]
+    for line in dict.fromkeys(lines):
+        click.echo(line)
+    return 0
+
+
+@click.command(short_help="Compare where threads may run with the plan; exit 1 on drift.")
+@snapshot_option
+@select_option
+@host_options
+@spec_options
+def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
+    """Compare every thread's mask with the plan. Exit 0: all in place; 1: some are not, or there is no plan.
+
+    Masks are read from /proc below the host root, so that this works on a snapshot, too. Main threads that narrowed
+    themselves to a part of the main CPUs count as in place.
+    """
+    settings, spec = settings_from(flags)
+    with source(settings, snapshot, selector(selects)) as origin:
+        found = survey(origin.observer, origin.npu_smi, _dry(spec), node=origin.node, journal=origin.journal)
+        if found.decision is None or found.seen is None:
+            return _verdict(found)
+        astray = checked = 0
+        proc = origin.observer.root / "proc"
+        for entry in found.decision.plan.workers:
+            if entry.allotment.roles is None:
+                click.echo(f"process {entry.worker.process.pid}: not planned: {entry.allotment.problem}")
+                astray += 1
+                continue
+            checked += 1
+            binder = ThreadBinder(proc, ProcStatusHost(proc, entry.worker.process.pid))
+            for thread in binder.check(
+                entry.worker.process,
+                entry.allotment.roles,
+                cpuset=found.seen.cpusets.get(entry.worker.process, entry.allotment.pool),
+                online=found.seen.topology.online,
+                rules=found.decision.inp.spec.thread_rules,
+            ):
+                click.echo(
+                    f"process {entry.worker.process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): "
+                    f"on {thread.mask}, planned {thread.target}"
+                )
+                astray += 1
+    if astray:
+        click.echo(f"cpubind: {Problem(Reason.DRIFT, f'{astray} not in place, {checked} workers looked at')}", err=True)
+        return 1
+    click.echo(f"every thread of {checked} workers is in place")
+    return _verdict(found)
+
+
+def _verdict(found: Survey) -> int:
+    """0 where there is a plan; else the reason on stderr, and 1."""
+    problem = no_plan_at_all(found.report)
+    invalid = next((fault for fault in found.report.faults if fault != problem), None)
+    for fault in (problem, invalid):
+        if fault is not None:
+            click.echo(f"cpubind: {fault}", err=True)
+    return 1 if problem or invalid else 0
+
+
+def _workers(found: Survey, subject: str) -> list[WorkerPlan]:
+    assert found.decision is not None
+    entries = found.decision.plan.workers
+    if subject.isascii() and subject.isdigit():
+        return [entry for entry in entries if entry.worker.process.pid == int(subject)]
+    keys = {
+        c.key for c in found.decision.inp.containers if c.pod and subject in (c.pod, f"{c.namespace}/{c.pod}", c.key)
+    }
+    return [entry for entry in entries if entry.worker.container in keys]
+
+
+def _nobody(found: Survey, origin: Source, subject: str) -> str:
+    """Why nothing of that name is planned."""
+    name = printable(subject, 80)
+    strangers = [c for group in (found.seen.strangers.values() if found.seen else ()) for c in group]
+    for stranger in strangers:
+        pod = stranger.pod
+        if name in (str(stranger.process.pid), *((pod.name, f"{pod.namespace}/{pod.name}") if pod else ())):
+            return f"{name} uses an NPU and is not to be bound: its pod did not opt in, or --select leaves it out"
+    if any(name in (pod.name, f"{pod.namespace}/{pod.name}") for pod in origin.pods):
+        return f"no process of pod {name} holds an NPU"
+    return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one"
+
+
+def _dry(spec: Spec) -> Spec:
+    """A look writes nothing, whatever mode is set."""
+    return replace(spec, mode=Mode.DRY_RUN)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,156 @@
+"""Options that several commands share, and what is made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from agent.control.journal import Journal, parse
+from agent.control.observe import Candidate, Observer, Selector, everything
+from agent.model.reason import Problem, Reason, Refused
+from agent.model.spec import Spec
+from agent.model.workload import KubeletState, Pod
+from agent.node.files import read_text
+from agent.node.kubelet import read_cpu_manager_state
+from agent.node.npu_smi.command import NpuSmi, NpuSmiCommand, RecordedNpuSmi
+from agent.node.procfs import boot_id
+from agent.node.snapshot import open_snapshot
+from agent.planning.optin import opted_in
+from agent.settings import Settings, load_settings
+
+JOURNAL = Path("var/lib/cpubind/journal.json")
+"""Below the host root."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _all(options: list[Callable[[Any], Any]]) -> Callable[[_F], _F]:
+    def decorate(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+host_options = _all(
+    [
+        click.option("--host-root", metavar="DIR", help="Root folder of the host: / or where a container mounts it."),
+        click.option("--npu-smi", metavar="PATH", help="npu-smi to run. Default: npu-smi on the PATH."),
+        click.option("--npu-smi-timeout", type=float, metavar="SECONDS", help="Limit for one query. Default: 10."),
+        click.option("--node-name", metavar="NAME", help="Name of the plan. Default: the host's name."),
+    ]
+)
+
+spec_options = _all(
+    [
+        click.option("--strategy", metavar="NAME", help="Auto, GlobalSlice, TopoAffinity or NumaSlice. Default: Auto."),
+        click.option("--device-type", metavar="NAME", help="Auto, A2, A3, Atlas300I or Ascend950. Default: Auto."),
+        click.option("--reserved-cpus", metavar="LIST", help='CPUs to keep out of every pool, such as "0-3,8".'),
+        click.option(
+            "--include-isolated-cpus/--exclude-isolated-cpus", default=None, help="Plan with isolcpus= CPUs, too."
+        ),
+        click.option(
+            "--rebalance", metavar="WHEN", help="Cut anew when CPUs come back: Never or OnGrow. Default: Never."
+        ),
+        click.option(
+            "--thread-rule",
+            "thread_rules",
+            multiple=True,
+            metavar="PREFIX=ROLE",
+            help="Threads whose name starts so belong to main, acl or release. Can be given several times.",
+        ),
+        click.option(
+            "--allow-any-architecture/--arm64-only",
+            default=None,
+            help="Plan and bind on other machines than ARM64, too.",
+        ),
+    ]
+)
+
+snapshot_option = click.option(
+    "--snapshot", type=click.Path(path_type=Path), metavar="DIR|TAR", help="Read what `cpubind capture` wrote instead."
+)
+
+select_option = click.option(
+    "--select",
+    "selects",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=/docker/*, npu=0-3. "
+    "Several of one key: any of them; several keys: all of them.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a single look reads from: this host, or a snapshot."""
+
+    observer: Observer
+    npu_smi: NpuSmi
+    node: str
+    journal: Journal
+    pods: tuple[Pod, ...] = ()
+    problem: Problem | None = None
+    """Something beside the node itself that could not be read."""
+
+
+def settings_from(flags: dict[str, Any]) -> tuple[Settings, Spec]:
+    """Settings and the spec they make; `Refused` with one line where one can't be used."""
+    flags = {name: None if value == () else value for name, value in flags.items()}
+    settings = load_settings(flags)
+    return settings, settings.spec_defaults()
+
+
+@contextmanager
+def source(settings: Settings, snapshot: Path | None, selects: Selector = everything) -> Iterator[Source]:
+    """The host or the snapshot, for one look."""
+    if snapshot is None:
+        root = settings.host_root
+        if not root.is_dir():
+            raise Refused(Reason.TOPOLOGY_UNREADABLE, f"host root {root} is not a folder")
+        observer = Observer(root, architecture=settings.architecture, selects=selects, patient=False)
+        record, problem = _journal(root / JOURNAL if settings.journal_file is None else settings.journal_file)
+        npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
+        yield Source(observer, npu_smi, settings.node_name, record.of_boot(boot_id(root)), problem=problem)
+        return
+    with open_snapshot(snapshot) as opened:
+        journal = parse(opened.journal) if opened.journal else Journal()
+
+        def kubelet() -> KubeletState:
+            policy, grants = read_cpu_manager_state(opened.root)
+            return KubeletState(policy, grants, opened.pod_resources)
+
+        observer = Observer(
+            opened.root,
+            architecture=opened.architecture,
+            selects=both(selects, annotated) if opened.pods else selects,
+            pods=lambda: opened.pods,
+            kubelet=kubelet,
+            patient=False,
+        )
+        npu_smi_records = RecordedNpuSmi(opened.folder)
+        yield Source(observer, npu_smi_records, opened.node, journal.of_boot(boot_id(opened.root)), pods=opened.pods)
+
+
+def annotated(candidate: Candidate) -> bool:
+    """Whether its pod opted in."""
+    return candidate.pod is not None and opted_in(candidate.pod, candidate.container_name)
+
+
+def both(first: Selector, second: Selector) -> Selector:
+    return lambda candidate: first(candidate) and second(candidate)
+
+
+def _journal(path: Path) -> tuple[Journal, Problem | None]:
+    """The agent's journal where it can be read. A look changes nothing, so that a damaged one is left in place."""
+    try:
+        text = read_text(path, Reason.STATE_UNREADABLE, limit=16 << 20)
+        return (parse(text) if text else Journal()), None
+    except Refused as refused:
+        return Journal(), refused.problem
