@@ -78,6 +78,16 @@ def no_plan_at_all(report: Report) -> Problem | None:
     return gravest([npu.allotment.problem for npu in plan.npus if npu.allotment.problem is not None])
 
 
+def stopped(conditions: object, now: str) -> list[dict[str, Any]]:
+    """The conditions that an agent leaves behind: what `Ready` said is not known any more, everything else stays."""
+    listed = [dict(entry) for entry in conditions if isinstance(entry, Mapping)] if isinstance(conditions, list) else []
+    for entry in listed:
+        if entry.get("type") == "Ready" and entry.get("status") != "Unknown":
+            reason = Reason.AGENT_STOPPED
+            entry |= {"status": "Unknown", "reason": reason.value, "message": reason.meaning, "lastTransitionTime": now}
+    return listed
+
+
 class Conditions:
     """Makes the list of conditions; one that says the same as before keeps its transition time."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from agent.control import journal as journals
 from agent.control.act import Actor, ActResult
+from agent.control.conditions import stopped
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
 from agent.control.report import Report, log_lines, plan_hash, resource
@@ -92,6 +94,7 @@ class Agent:
             self.step()
             self._wake.wait(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
+        self._leave()
 
     def step(self) -> None:
         """One pass. Never raises for what the host does; what can't be done is in the report."""
@@ -173,7 +176,7 @@ class Agent:
             notes.append(refused.problem)
 
     def _publish(self, report: Report, raw: Mapping[str, Any]) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.parts.wall_clock()))
+        now = self._timestamp()
         generation = self.parts.state.generation if self.parts.state else 0
         document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
         self._log(report, document)
@@ -184,6 +187,18 @@ class Agent:
             self.parts.state.write(document)
         except Refused as refused:
             self._once("state", refused.problem, logging.ERROR)
+
+    def _leave(self) -> None:
+        """Says in the state that nobody keeps it any more."""
+        status = self._object.get("status")
+        if self.parts.state is None or not isinstance(status, dict):
+            return
+        left = status | {"conditions": stopped(status.get("conditions"), self._timestamp())}
+        with contextlib.suppress(Refused):
+            self.parts.state.write(self._object | {"status": left})
+
+    def _timestamp(self) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.parts.wall_clock()))
 
     def _log(self, report: Report, document: Mapping[str, Any]) -> None:
         """Says a thing when it becomes so, not in every pass."""

@@ -6,7 +6,7 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,9 @@ SETTLE_SECONDS = 10.0
 START_SECONDS = 2.0
 """A starting worker opens NPUs some time before npu-smi lists it. One that holds several open waits for a table that
 is younger by this: most of these are leftovers, which only the table can tell."""
+AWAIT_SECONDS = 120.0
+"""For this long a process that holds an NPU open is expected in the table; a monitor that never shows up there is not
+a reason to ask npu-smi every few seconds for ever."""
 TOPOLOGY_SECONDS = 60.0
 """CPUs come and go with `online`, which is read in every look; the rest of the topology hardly ever changes."""
 
@@ -99,7 +102,7 @@ class Observer:
         self._topology_key: object = None
         self._topology_at = 0.0
         self._known: dict[ProcessId, Attribution] = {}
-        self._starting: dict[ProcessId, float] = {}
+        self._unlisted: dict[ProcessId, float] = {}
         self._settled: dict[str, tuple[frozenset[int], float]] = {}
 
     def topology(self, now: float) -> Topology:
@@ -126,7 +129,8 @@ class Observer:
         if listed and not listed & stats.keys():
             message = f"none of the {len(listed)} processes that npu-smi lists is in /proc: another PID namespace?"
             notes.append(Problem(Reason.NOT_THIS_KERNEL, message))
-        found = self._started(found, stats, now, now - table_age)
+        awaited = self._await(found, stats, listed, now)
+        found = self._started(found, now - table_age)
         candidates = [self._candidate(stats[pid], attribution, pods, notes) for pid, attribution in found.items()]
         chosen = [c for c in candidates if self._selects(c)]
         strangers: dict[int, tuple[Candidate, ...]] = {}
@@ -148,7 +152,7 @@ class Observer:
             cpusets=cpusets,
             children=_children(stats.values()),
             notes=tuple(dict.fromkeys(notes)),
-            awaiting=any(pid not in listed for pid in opened if pid in found),
+            awaiting=awaited,
         )
 
     def _stats(self, notes: list[Problem]) -> dict[int, ProcessStat]:
@@ -209,18 +213,22 @@ class Observer:
         self._known = {ProcessId(pid, stats[pid].start_time): a for pid, a in found.items()}
         return dict(sorted(found.items()))
 
-    def _started(
-        self, found: Mapping[int, Attribution], stats: Mapping[int, ProcessStat], now: float, table_at: float
-    ) -> dict[int, Attribution]:
-        """Without the processes that hold several NPUs open and are too young for the table to have listed them."""
-        unlisted = {
-            ProcessId(pid, stats[pid].start_time): now for pid, a in found.items() if not a.by_row and len(a.npus) > 1
+    def _await(
+        self, found: Mapping[int, Attribution], stats: Mapping[int, ProcessStat], listed: Collection[int], now: float
+    ) -> bool:
+        """Whether some process that holds an NPU open may soon be in the table."""
+        unlisted = [ProcessId(pid, stats[pid].start_time) for pid, a in found.items() if not a.by_row]
+        self._unlisted = {
+            process: self._unlisted.get(process, now) for process in unlisted if process.pid not in listed
         }
-        self._starting = {process: self._starting.get(process, since) for process, since in unlisted.items()}
+        return any(now - since < AWAIT_SECONDS for since in self._unlisted.values())
+
+    def _started(self, found: Mapping[int, Attribution], table_at: float) -> dict[int, Attribution]:
+        """Without the processes that hold several NPUs open and are too young for the table to have listed them."""
         if not self._patient:
             return dict(found)
-        young = {process.pid for process, since in self._starting.items() if table_at < since + START_SECONDS}
-        return {pid: attribution for pid, attribution in found.items() if pid not in young}
+        young = {process.pid for process, since in self._unlisted.items() if table_at < since + START_SECONDS}
+        return {pid: a for pid, a in found.items() if not (pid in young and len(a.npus) > 1)}
 
     def _candidate(
         self, stat: ProcessStat, attribution: Attribution, pods: Sequence[Pod], notes: list[Problem]

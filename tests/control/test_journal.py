@@ -1,0 +1,83 @@
+"""The journal: what it keeps, and what a damaged one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.control.journal import BoundWorker, Journal, dump, load, parse, save
+from agent.model.cpuset import CpuSet
+from agent.model.node import Npu
+from agent.model.plan import Base, Roles
+from agent.model.reason import Reason, Refused
+from agent.model.workload import ProcessId
+from agent.planning.universe import Universe
+
+JOURNAL = Journal(
+    boot_id="boot-1",
+    universe=Universe(
+        "boot-1", "25.0", (Npu(0, 3, 0, 4, "910B3", "0000:c1:00.0", CpuSet.parse("0-23,96")), Npu(1, name="x"))
+    ),
+    bases=(Base("default", CpuSet.parse("0-639"), (0, 1)),),
+    workers=(
+        BoundWorker(
+            ProcessId(4711, 99),
+            CpuSet.parse("0-39"),
+            Roles(CpuSet.parse("2-37"), CpuSet.parse("0-1"), CpuSet.parse("38"), CpuSet.parse("39")),
+        ),
+    ),
+)
+
+
+def test_it_reads_back_what_was_written(tmp_path: Path) -> None:
+    save(tmp_path / "deep/journal.json", JOURNAL)
+    assert load(tmp_path / "deep/journal.json", "boot-1") == (JOURNAL, None)
+
+
+def test_nothing_of_another_boot_is_kept(tmp_path: Path) -> None:
+    save(tmp_path / "journal.json", JOURNAL)
+    assert load(tmp_path / "journal.json", "boot-2") == (Journal(boot_id="boot-2"), None)
+
+
+def test_a_journal_cut_at_any_byte_is_set_aside_and_never_half_used(tmp_path: Path) -> None:
+    """nri-plugins #92."""
+    text = dump(JOURNAL)
+    path = tmp_path / "journal.json"
+    for cut in range(1, len(text.rstrip())):
+        path.write_text(text[:cut])
+        journal, problem = load(path, "boot-1")
+        assert journal == Journal(boot_id="boot-1"), cut
+        assert problem is not None
+        assert problem.reason is Reason.STATE_UNREADABLE
+        assert "\n" not in problem.message
+        assert not path.exists()
+        assert (tmp_path / "journal.json.damaged").read_text() == text[:cut]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "null",
+        '{"version": 2}',
+        '{"version": 1}',
+        dump(JOURNAL).replace('"0-639"', '"639-0"'),
+        dump(JOURNAL).replace("4711", '"4711"'),
+        dump(JOURNAL).replace("4711", "-4711"),
+        dump(JOURNAL).replace("4711", "true"),
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_journal_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        parse(text)
+    assert refused.value.reason is Reason.STATE_UNREADABLE
+    assert "\n" not in refused.value.message
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused) as refused:
+        save(tmp_path / "file/journal.json", JOURNAL)
+    assert refused.value.reason is Reason.STATE_NOT_WRITTEN
