@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -108,9 +109,9 @@ class NumaMap:
                 line.append(" " * margin)
             for k, group in enumerate(groups[start : start + per_line]):
                 line.append(" " if k else "")
-                for cpu in group:
-                    role = run.roles[cpu]
-                    line.append(glyphs[role], style=_cell_style(run.owner, role, idle=note == "idle"))
+                for role, alike in groupby(run.roles[cpu] for cpu in group):
+                    style = _cell_style(run.owner, role, idle=note == "idle")
+                    line.append(glyphs[role] * len(list(alike)), style=style)
             if note and start == 0:
                 line.append(f"  {note}", style=note_style)
             yield line

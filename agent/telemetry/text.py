@@ -17,10 +17,9 @@ from rich.text import Text
 from agent.model.cpuset import EMPTY, CpuListError, CpuSet
 from agent.model.reason import printable
 
-NPU_STYLES = (
-    "dodger_blue1", "dark_orange", "green3", "medium_purple1", "gold3", "deep_sky_blue3", "hot_pink3", "chartreuse3",
-)  # fmt: skip
-"""Neighbours differ; none is the red that means failure."""
+NPU_STYLES = ("bright_blue", "yellow", "cyan", "green")
+"""Of the sixteen colours that every terminal has and people choose to fit their background. Neighbours differ, and none
+is near the red that means failure, as magenta is in many a theme."""
 
 FAINT = "grey58"
 

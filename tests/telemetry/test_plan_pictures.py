@@ -278,7 +278,7 @@ def mangled(value: Any, replacement: Any) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("replacement", [None, 7, "x", "5-3", [], {}, [None, 3, {}], True])
+@pytest.mark.parametrize("replacement", [None, 7, "5-3", {}, [None, 3, {}]])
 def test_an_object_of_another_form_is_shown_as_far_as_it_goes(replacement: Any) -> None:
     for doc in [{}, {"status": replacement}, *mangled(little(), replacement)]:
         text(plan_table(doc))
