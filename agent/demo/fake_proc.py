@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from agent.demo.fake_files import put
+from agent.demo.fake_files import make, put
 from agent.model.cpuset import CpuSet
 
 PF_KTHREAD = 0x00200000
@@ -47,17 +47,17 @@ class FakeProc:
         self.folder = folder
         self._cpus = cpus
         self._mems = mems
+        self._mems_mask = CpuSet.parse(mems).mask(64)
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, task: FakeTask, fds: Iterable[tuple[int, int, int]] = ()) -> None:
         """A process or a thread appears."""
         if task.is_leader:
-            process = self.folder / str(task.tid)
-            (process / "task").mkdir(parents=True)
-            (process / "cgroup").write_text(f"0::{task.cgroup}\n")
+            process = f"{self.folder}/{task.tid}"
+            make(process, f"{process}/task")
+            put(f"{process}/cgroup", f"0::{task.cgroup}\n")
             self.set_fds(task.tid, fds)
-        folder = self._folder(task)
-        folder.mkdir()
+        make(self._folder(task))
         self.write_names(task)
         self.write_status(task)
 
@@ -87,8 +87,8 @@ class FakeProc:
         tail = "3133440 383 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0"
         stat = f"{task.tid} ({_escaped(task.comm)}) {state} {head} {task.start_time} {tail}\n"
         for folder in self._folders(task):
-            put(folder / "comm", f"{task.comm}\n")
-            put(folder / "stat", stat)
+            put(f"{folder}/comm", f"{task.comm}\n")
+            put(f"{folder}/stat", stat)
 
     def write_status(self, task: FakeTask) -> None:
         text = (
@@ -98,19 +98,19 @@ class FakeProc:
             f"NStgid:\t{task.tgid}\nNSpid:\t{task.tid}\nNSpgid:\t{task.tgid}\nNSsid:\t{task.tgid}\n"
             f"Threads:\t{max(len(task.threads), 1)}\nSigQ:\t0/96364\nSeccomp:\t0\n"
             f"Cpus_allowed:\t{_mask(task.mask, self._cpus)}\nCpus_allowed_list:\t{task.mask}\n"
-            f"Mems_allowed:\t{CpuSet.parse(self._mems).mask(64)}\nMems_allowed_list:\t{self._mems}\n"
+            f"Mems_allowed:\t{self._mems_mask}\nMems_allowed_list:\t{self._mems}\n"
             "voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n"
         )
         for folder in self._folders(task):
-            put(folder / "status", text)
+            put(f"{folder}/status", text)
 
-    def _folder(self, task: FakeTask) -> Path:
-        return self.folder / str(task.tgid) / "task" / str(task.tid)
+    def _folder(self, task: FakeTask) -> str:
+        return f"{self.folder}/{task.tgid}/task/{task.tid}"
 
-    def _folders(self, task: FakeTask) -> tuple[Path, ...]:
+    def _folders(self, task: FakeTask) -> tuple[str, ...]:
         """Where the files of this task are: those of a leader are its process's, too."""
         own = self._folder(task)
-        return (own.parent.parent, own) if task.is_leader else (own,)
+        return (f"{self.folder}/{task.tgid}", own) if task.is_leader else (own,)
 
 
 def _escaped(comm: str) -> str:

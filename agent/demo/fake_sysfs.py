@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.demo.fake_files import put
+from agent.demo.fake_files import make, put
 from agent.model.cpuset import CpuSet
 from agent.model.node import Npu, NumaNode
 
@@ -35,7 +35,7 @@ def write_cpus(folder: Path, online: CpuSet, possible: CpuSet, isolated: CpuSet,
             topology = f"{folder}/cpu{cpu}/topology"
             lists = (f"{topology}/core_cpus_list", f"{topology}/thread_siblings_list")
             if cpu in online:
-                Path(topology).mkdir(parents=True, exist_ok=True)
+                make(f"{folder}/cpu{cpu}", topology)
                 for path in lists:
                     put(path, threads)
             elif Path(topology).is_dir():
@@ -89,11 +89,10 @@ def write_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: C
     mask, listed, first = online.mask(online.bits.bit_length()), str(online), online.first
     for irq in irqs:
         own = f"{masks}/{irq.number}"
-        Path(own).mkdir()
+        make(own, f"{names}/{irq.number}")
         put(f"{own}/smp_affinity", f"{mask}\n")
         put(f"{own}/smp_affinity_list", f"{listed}\n")
         put(f"{own}/effective_affinity_list", f"{first}\n")
-        Path(f"{names}/{irq.number}").mkdir()
         put(f"{names}/{irq.number}/actions", f"{irq.action}\n")
     head = "     " + "".join(f"{f'CPU{cpu}':>11}" for cpu in online)
     counts = f"{0:>11}" * len(online)

@@ -176,10 +176,10 @@ def test_interrupts_lead_from_the_pci_address_to_their_masks(tmp_path: Path) -> 
 
 
 def test_a_large_node_is_made_in_a_moment(tmp_path: Path) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     VirtualNode(tmp_path, "a3")
-    # Half a second where this was written; the bound is for a machine with other things to do.
-    assert time.perf_counter() - begin < 3
+    # A fifth of that where this was written. Time of its own, since the machine may have other things to do.
+    assert time.process_time() - begin < 1
 
 
 def test_no_thread_is_moved_before_somebody_asks(node: VirtualNode) -> None:
