@@ -1,0 +1,153 @@
+"""The one interface through which the host is written to."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from agent.model.cpuset import MAX_CPUS, CpuSet
+
+EVERY_CPU: Final = CpuSet.span(0, MAX_CPUS - 1)
+"""All ones. The kernel ignores CPUs that the machine doesn't have, so that this mask means: whatever the cpuset gives,
+now and later."""
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_LONG_BYTES: Final = 8
+_REMEMBERED: Final = 1024
+
+
+class Host(Protocol):
+    """What the agent does to the threads of a host.
+
+    Every call raises plain OSError with the kernel's errno: ESRCH when the thread is gone; EINVAL when it can't be
+    moved (PF_NO_SETAFFINITY) or none of the CPUs is online and in its cpuset; EPERM without the right (CAP_SYS_NICE,
+    or the same user). Calls may come from several Python threads.
+    """
+
+    def get_affinity(self, tid: int) -> CpuSet:
+        """The thread's mask, without CPUs that are not active (sched_getaffinity(2) leaves them out)."""
+        ...
+
+    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
+        """Gives a thread the mask `cpus` ∩ its cpuset: the kernel intersects silently (sched_setaffinity(2)).
+
+        Since Linux 6.2 the kernel remembers `cpus` as what was asked for and intersects anew whenever the cpuset
+        changes; before, a change of the cpuset resets the mask to the whole cpuset.
+        ValueError for an empty set, and for a tid below 1: 0 would be the caller itself.
+        """
+        ...
+
+
+class LinuxHost:
+    """The running kernel, in the PID namespace of this process.
+
+    `mask_bytes` is the size of the masks handed to the kernel, a multiple of 8; by default the smallest that the
+    kernel accepts. Up to 64 CPUs the functions of `os` are the fastest way. Beyond that they are not: they try a mask
+    of 64 CPUs first, then double it until the kernel accepts, and make a Python set with every CPU in it; there the
+    calls of libc are used, whose cost does not depend on the number of CPUs.
+    """
+
+    def __init__(self, mask_bytes: int | None = None) -> None:
+        # PyDLL keeps the GIL as os.sched_setaffinity does: to give it up would cost more than these calls take.
+        libc = ctypes.PyDLL(None, use_errno=True)
+        self._get = libc.sched_getaffinity
+        self._set = libc.sched_setaffinity
+        size = _mask_size(self._get) if mask_bytes is None else mask_bytes
+        self._wide = size > _LONG_BYTES
+        self._size = ctypes.c_size_t(size)
+        self._buffer = ctypes.c_char * size
+        self._all = (1 << 8 * size) - 1
+        self._by_members: dict[frozenset[int], CpuSet] = {}
+        self._by_bits: dict[int, CpuSet] = {}
+        self._masks: dict[int, bytes] = {}
+        self._lists: dict[int, tuple[int, ...]] = {}
+
+    def get_affinity(self, tid: int) -> CpuSet:
+        """As in `Host`."""
+        if self._wide:
+            # A buffer for each call: a shared one could be overwritten by another Python thread before it is read.
+            buffer = self._buffer()
+            if self._get(tid, self._size, buffer) < 0:
+                raise _error()
+            bits = int.from_bytes(buffer, "little")
+            return self._by_bits.get(bits) or _remember(self._by_bits, bits, CpuSet.from_bits(bits))
+        members = frozenset(os.sched_getaffinity(tid))
+        return self._by_members.get(members) or _remember(self._by_members, members, CpuSet(members))
+
+    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
+        """As in `Host`."""
+        check_write(tid, cpus)
+        bits = cpus.bits & self._all
+        if not bits:
+            # The kernel's answer to CPUs that the machine doesn't have, given here so that it never sees an empty mask.
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if self._wide:
+            mask = self._masks.get(bits) or _remember(self._masks, bits, bits.to_bytes(self._size.value, "little"))
+            if self._set(tid, self._size, mask) < 0:
+                raise _error()
+        else:
+            cpu_list = self._lists.get(bits) or _remember(self._lists, bits, tuple(CpuSet.from_bits(bits)))
+            os.sched_setaffinity(tid, cpu_list)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A mask that a dry run would have given to a thread."""
+
+    tid: int
+    cpus: CpuSet
+
+
+class DryRunHost:
+    """Reads through to another host and records every write instead of making it."""
+
+    def __init__(self, inner: Host) -> None:
+        self._inner = inner
+        self.writes: list[Write] = []
+        """In the order in which they were asked for. Whoever looks at them empties it."""
+
+    def get_affinity(self, tid: int) -> CpuSet:
+        """As in `Host`."""
+        return self._inner.get_affinity(tid)
+
+    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
+        """Records the write. Whether the kernel would have refused it is not known: only ValueError is raised."""
+        check_write(tid, cpus)
+        self.writes.append(Write(tid, cpus))
+
+
+def check_write(tid: int, cpus: CpuSet) -> None:
+    """ValueError for what must never reach the system call, whichever host it is."""
+    if not cpus:
+        raise ValueError(f"an empty CPU set for thread {tid}")
+    if tid < 1:
+        raise ValueError(f"{tid} is no thread id")
+
+
+def _mask_size(get: Callable[..., int]) -> int:
+    """Bytes of the smallest mask that the kernel accepts: it must hold all possible CPUs (nr_cpu_ids)."""
+    size = _LONG_BYTES
+    while get(0, ctypes.c_size_t(size), ctypes.create_string_buffer(size)) < 0:
+        if ctypes.get_errno() != errno.EINVAL or size >= MAX_CPUS // 8:
+            raise _error()
+        size *= 2
+    return size
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+def _remember(memory: dict[_K, _V], key: _K, value: _V) -> _V:
+    # Few masks are in use at a time; the bound is for a host where something makes ever new ones.
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[key] = value
+    return value

@@ -1,0 +1,111 @@
+"""What these tests share: CPUs of this machine, masks as the kernel tells them, a host that counts, cpuset cgroups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from agent.model.cpuset import CpuSet
+from agent.model.plan import Roles
+from agent.model.workload import ProcessId
+from agent.node.host import LinuxHost
+
+ALL = CpuSet(os.sched_getaffinity(0))
+A, B = (sorted(ALL) * 2)[:2]
+"""Two CPUs of this machine."""
+
+ON_A = CpuSet({A})
+ON_B = CpuSet({B})
+BOTH = CpuSet({A, B})
+
+APART = Roles(main=ON_A, acl=ON_B, release=ON_B)
+"""Main on one CPU, the others on the other."""
+
+WIDE = Roles(main=BOTH, acl=ON_A, release=ON_B)
+"""Room in main for a thread to narrow itself."""
+
+two_cpus = pytest.mark.skipif(A == B, reason="needs two CPUs")
+
+CPUSETS = Path("/sys/fs/cgroup/cpuset")
+
+
+def mask(tid: int) -> set[int]:
+    """A thread's mask, as the kernel tells the test."""
+    return os.sched_getaffinity(tid)
+
+
+def tids(pid: int) -> list[int]:
+    return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+
+
+def masks(pid: int) -> dict[int, set[int]]:
+    return {tid: mask(tid) for tid in tids(pid)}
+
+
+def identity(pid: int) -> ProcessId:
+    """A process as it is now."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return ProcessId(pid, int(stat.rpartition(b")")[2].split()[19]))
+
+
+class CountingHost(LinuxHost):
+    """The real host; remembers the calls and lets a test step in before each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[int] = []
+        self.written: list[int] = []
+        self.before_write: Callable[[int], object] = lambda tid: None
+
+    def get_affinity(self, tid: int) -> CpuSet:
+        self.read.append(tid)
+        return super().get_affinity(tid)
+
+    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
+        self.before_write(tid)
+        self.written.append(tid)
+        super().set_affinity(tid, cpus)
+
+
+class Cgroup:
+    """A cpuset cgroup of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def cpus(self) -> CpuSet:
+        return CpuSet.parse((self._folder / "cpuset.effective_cpus").read_text())
+
+    def write(self, cpus: CpuSet) -> None:
+        (self._folder / "cpuset.cpus").write_text(str(cpus))
+
+    def add(self, pid: int) -> None:
+        (self._folder / "cgroup.procs").write_text(str(pid))
+
+    def add_thread(self, tid: int) -> None:
+        (self._folder / "tasks").write_text(str(tid))
+
+
+@contextmanager
+def cpuset_cgroup(cpus: CpuSet) -> Iterator[Cgroup]:
+    """A new cgroup with these CPUs, removed at the end: whatever is in it then goes back to the root."""
+    if not os.access(CPUSETS / "cgroup.procs", os.W_OK):
+        pytest.skip(f"needs a cgroup v1 cpuset hierarchy at {CPUSETS} that may be written")
+    folder = CPUSETS / f"cpubind-test-{uuid4()}"
+    folder.mkdir()
+    try:
+        (folder / "cpuset.mems").write_text((CPUSETS / "cpuset.mems").read_text())
+        group = Cgroup(folder)
+        group.write(cpus)
+        yield group
+    finally:
+        for tid in (folder / "tasks").read_text().split():
+            with suppress(ProcessLookupError):
+                (CPUSETS / "tasks").write_text(tid)
+        folder.rmdir()
