@@ -19,7 +19,7 @@ Then it reads commands, one JSON object a line, and answers each with one line o
     as does the end of the input
 
 Names are Latin-1: character n stands for byte n, so that names which are no UTF-8 can be given.
-`StandIn` does all that for a program that wants such a worker.
+`agent.demo.standin` starts such a worker and talks to it. Few imports, and none of this project: it starts fast.
 """
 
 from __future__ import annotations
@@ -27,17 +27,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future
-from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 STACK_BYTES = 256 * 1024
 """Hundreds of threads that do nothing need no more, and the memory is only reserved."""
@@ -50,35 +46,36 @@ class _Thread:
     """A named thread that runs what it is handed."""
 
     def __init__(self, name: bytes) -> None:
-        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        ready: Future[int] = Future()
-        self._thread = threading.Thread(target=self._run, args=(name, ready), daemon=True)
+        self._work: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._results: SimpleQueue[Any] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(name,), daemon=True)
         self._thread.start()
-        self.tid = ready.result()
+        self.tid: int = self._results.get()
 
     def call(self, what: Callable[[], Any]) -> Any:
-        """Runs something in this thread."""
-        future: Future[Any] = Future()
-        self._work.put((future, what))
-        return future.result()
+        """Runs something in this thread; an OSError of it is raised here."""
+        self._work.put(what)
+        result = self._results.get()
+        if isinstance(result, OSError):
+            raise result
+        return result
 
     def end(self) -> None:
+        """Returns when the kernel has forgotten it, which is a moment after Python has."""
         self._work.put(None)
         self._thread.join()
-        # Python's join is through a moment before the kernel's thread is.
-        while Path(f"/proc/self/task/{self.tid}").exists():
+        while os.path.exists(f"/proc/self/task/{self.tid}"):  # noqa: PTH110
             time.sleep(0.0005)
 
-    def _run(self, name: bytes, ready: Future[int]) -> None:
+    def _run(self, name: bytes) -> None:
         tid = threading.get_native_id()
         _rename(tid, name)
-        ready.set_result(tid)
-        while (item := self._work.get()) is not None:
-            future, what = item
+        self._results.put(tid)
+        while (what := self._work.get()) is not None:
             try:
-                future.set_result(what())
+                self._results.put(what())
             except OSError as error:
-                future.set_exception(error)
+                self._results.put(error)
 
 
 class _Worker:
@@ -171,7 +168,8 @@ def _moment(acl: bool) -> None:
 
 def _rename(tid: int, name: bytes) -> None:
     # The same as prctl(PR_SET_NAME), for any thread of this process; the kernel cuts it to 15 bytes.
-    Path(f"/proc/self/task/{tid}/comm").write_bytes(name)
+    with open(f"/proc/self/task/{tid}/comm", "wb", buffering=0) as comm:
+        comm.write(name)
 
 
 def _bytes(name: str) -> bytes:
@@ -181,77 +179,6 @@ def _bytes(name: str) -> bytes:
 def _say(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-
-
-class StandIn:
-    """Starts a stand-in worker and talks to it. A context manager, at whose end the worker is killed."""
-
-    def __init__(self, *arguments: str) -> None:
-        """`arguments` are those of the program. Returns once it is ready."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-        ready = self._answer()
-        self.pid: int = ready["pid"]
-        self.threads: dict[str, list[int]] = ready["threads"]
-        """tids by name, as they were when it was ready."""
-
-    def spawn(self, name: str, count: int = 1) -> list[int]:
-        """Starts threads and returns their tids."""
-        tids: list[int] = self._ask(do="spawn", name=name, count=count)["tids"]
-        return tids
-
-    def end(self, *tids: int) -> None:
-        """Ends threads."""
-        self._ask(do="end", tids=tids)
-
-    def rename(self, tid: int, name: str) -> None:
-        """Renames a thread; Latin-1."""
-        self._ask(do="rename", tid=tid, name=name)
-
-    def fork(self, tid: int, depth: int = 1) -> list[int]:
-        """Forks a child from a thread, and a child from that and so on; returns their pids, eldest first."""
-        pids: list[int] = self._ask(do="fork", tid=tid, depth=depth)["pids"]
-        return pids
-
-    def kill(self, *, reap: bool = True) -> None:
-        """SIGKILL. Without `reap` a zombie stays behind until the context ends."""
-        self._process.kill()
-        if reap:
-            self._process.wait()
-
-    def close(self) -> None:
-        """Kills it and frees what it took."""
-        self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _ask(self, **command: object) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the stand-in worker ended with status {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 if __name__ == "__main__":

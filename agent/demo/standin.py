@@ -1,0 +1,83 @@
+"""Starts stand-in workers and talks to them: the other end of `agent.demo.standin_worker`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PROGRAM = Path(__file__).with_name("standin_worker.py")
+
+
+class StandIn:
+    """Starts a stand-in worker and talks to it. A context manager, at whose end the worker is killed."""
+
+    def __init__(self, *arguments: str) -> None:
+        """`arguments` are those of the program. Returns once it is ready."""
+        self._process = subprocess.Popen(
+            # -I -S: the standard library is all it needs, and site-packages take their time.
+            [sys.executable, "-I", "-S", str(PROGRAM), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ready = self._answer()
+        self.pid: int = ready["pid"]
+        self.threads: dict[str, list[int]] = ready["threads"]
+        """tids by name, as they were when it was ready."""
+
+    def spawn(self, name: str, count: int = 1) -> list[int]:
+        """Starts threads and returns their tids."""
+        tids: list[int] = self._ask(do="spawn", name=name, count=count)["tids"]
+        return tids
+
+    def end(self, *tids: int) -> None:
+        """Ends threads."""
+        self._ask(do="end", tids=tids)
+
+    def rename(self, tid: int, name: str) -> None:
+        """Renames a thread; Latin-1."""
+        self._ask(do="rename", tid=tid, name=name)
+
+    def fork(self, tid: int, depth: int = 1) -> list[int]:
+        """Forks a child from a thread, and a child from that and so on; returns their pids, eldest first."""
+        pids: list[int] = self._ask(do="fork", tid=tid, depth=depth)["pids"]
+        return pids
+
+    def kill(self, *, reap: bool = True) -> None:
+        """SIGKILL. Without `reap` a zombie stays behind until the context ends."""
+        self._process.kill()
+        if reap:
+            self._process.wait()
+
+    def close(self) -> None:
+        """Kills it and frees what it took."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, **command: object) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the stand-in worker ended with status {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
