@@ -1,0 +1,85 @@
+"""What came of making threads be where the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from agent.model.cpuset import CpuSet
+from agent.model.reason import Problem
+from agent.model.spec import Role
+from agent.model.workload import ProcessId
+
+BindState: TypeAlias = Literal["Bound", "Partial", "Failed", "Pending"]
+"""Those states of design section 7 that binding the threads of a worker can end in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCounts:
+    """The threads of one role, by what became of each; every thread counts once."""
+
+    placed: int = 0
+    """In place already."""
+    written: int = 0
+    left: int = 0
+    """Main threads that narrowed themselves to a part of main, left alone."""
+    unmovable: int = 0
+    """The kernel lets nobody move them."""
+    denied: int = 0
+    """The agent lacks the right to move them."""
+    outside: int = 0
+    """Not touched: the planned CPUs are not within the container's cpuset."""
+
+    @property
+    def total(self) -> int:
+        return self.placed + self.written + self.left + self.unmovable + self.denied + self.outside
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """A thread that is not where the plan says."""
+
+    tid: int
+    comm: str
+    """Its name, made printable."""
+    role: Role
+    mask: CpuSet
+    """Where it may run, as sched_getaffinity(2) says."""
+    target: CpuSet
+    """Where it belongs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOutcome:
+    """One pass over the threads of one worker."""
+
+    process: ProcessId
+    state: BindState
+    problem: Problem | None = None
+    """The gravest, with the reason why `state` is not ``Bound``."""
+    threads: Mapping[Role, ThreadCounts] = field(default_factory=dict)
+    """Roles that have threads."""
+    vanished: int = 0
+    """Threads that ended while they were looked at."""
+    drift: tuple[Misplaced, ...] = ()
+    """Threads that an earlier pass had seen in place or put there, that were found elsewhere, and were put back."""
+
+    @property
+    def written(self) -> int:
+        """Threads whose mask was written."""
+        return sum(counts.written for counts in self.threads.values())
+
+    @property
+    def repaired(self) -> int:
+        """Threads that had moved away and were put back."""
+        return len(self.drift)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How many threads a release, or a return of descendants, moved."""
+
+    threads: int = 0
+    problem: Problem | None = None
+    """Why threads that should have been moved were not."""

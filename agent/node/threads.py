@@ -1,0 +1,207 @@
+"""Makes every thread of a worker be where the plan says, and undoes it.
+
+Facts of Linux that this relies on:
+
+* sched_setaffinity(2) takes a tid. It intersects silently with the cpuset, so that what was asked for and what came of
+  it differ without an error: a target is compared with the cpuset before it is written.
+* A new thread or process starts with the mask of the thread that made it. So once every thread that was there is in
+  place, those that come are too, but for those whose maker has a role of its own.
+* Between the listing of a tid and the write of its mask the thread can end; that is ESRCH. Its number is not given out
+  again before all others were, so that the write meets nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from agent.model.cpuset import CpuSet
+from agent.model.outcome import Misplaced, Moved, WorkerOutcome
+from agent.model.plan import Roles
+from agent.model.reason import Problem, Reason, Refused
+from agent.model.spec import Role, ThreadRule
+from agent.model.workload import ProcessId
+from agent.node.binding import DENIED, Binding, Targets, gone
+from agent.node.host import EVERY_CPU, Host
+from agent.node.taskdir import TaskDir
+
+
+class ThreadBinder:
+    """Binds, checks and releases the threads of processes below `proc_root` (``/proc``) through `host`.
+
+    Every call is one level-triggered look: it takes what is there and writes only what is not in place. Processes and
+    threads that end meanwhile are no error. `cpuset` is the effective cpuset of the process's container, `online` the
+    online CPUs. An instance serves one Python thread at a time.
+    """
+
+    def __init__(self, proc_root: Path, host: Host) -> None:
+        self._proc = os.fspath(proc_root)
+        self._host = host
+        self._known: dict[ProcessId, tuple[Roles, dict[str, Role]]] = {}
+        self._fixed: dict[ProcessId, dict[int, int]] = {}
+
+    def bind(
+        self,
+        process: ProcessId,
+        roles: Roles,
+        *,
+        cpuset: CpuSet,
+        online: CpuSet,
+        rules: Sequence[ThreadRule] = (),
+        first: bool,
+    ) -> WorkerOutcome:
+        """Puts every thread where its name says. Raises nothing: what went wrong is in the outcome.
+
+        A thread is in place when its mask ∩ `online` is target ∩ `cpuset` ∩ `online`. On the `first` binding of a
+        process to these roles every other mask is written. Later a main thread whose mask is a part of main is left alone, unless all
+        main threads (more than one) have such masks: that was no library pinning a thread of its own, but a second
+        binder. Roles whose CPUs are not all in the cpuset are not touched: the outcome is Failed with CpusetChanged,
+        for the caller to plan anew. A process that ended is Pending with ProcessGone.
+        """
+        known = self._known.get(process)
+        if known is None or known[0] != roles:
+            known = self._known[process] = (roles, {})
+        fixed = self._fixed.setdefault(process, {})
+        targets = Targets(roles, cpuset, online, rules)
+        try:
+            tasks = TaskDir.of(self._proc, process)
+            if tasks is None:
+                outcome = gone(process)
+            else:
+                with tasks:
+                    binding = Binding(self._host, tasks, targets, online, known=known[1], fixed=fixed)
+                    outcome = binding.outcome(process, binding.run(keep_narrow=not first))
+        except Refused as refused:
+            outcome = WorkerOutcome(process, "Failed", refused.problem)
+        if outcome.problem is not None and outcome.problem.reason is Reason.PROCESS_GONE:
+            self._forget(process)
+        return outcome
+
+    def check(
+        self,
+        process: ProcessId,
+        roles: Roles,
+        *,
+        cpuset: CpuSet,
+        online: CpuSet,
+        rules: Sequence[ThreadRule] = (),
+    ) -> list[Misplaced]:
+        """The threads that are not in place, by the rules of a later `bind`, ascending by tid. Writes nothing.
+
+        Empty when the process ended. Refused(ProcessUnreadable or PermissionDenied) when it can't be looked at.
+        """
+        tasks = TaskDir.of(self._proc, process)
+        if tasks is None:
+            return []
+        with tasks:
+            targets = Targets(roles, cpuset, online, rules)
+            return Binding(self._host, tasks, targets, online, known={}, fixed={}).look()
+
+    def release(self, process: ProcessId, *, pool: CpuSet, online: CpuSet) -> Moved:
+        """Gives every thread whose mask ∩ `online` lies within `pool` the mask of all ones; others keep theirs.
+
+        All ones, so that the thread has what its cpuset gives from now on. The cpuset's present value would stick:
+        since Linux 6.2 the kernel remembers what a thread was told. Raises nothing; of a process that ended nothing is
+        moved.
+        """
+        self._forget(process)
+        try:
+            tasks = TaskDir.of(self._proc, process)
+            if tasks is None:
+                return Moved()
+            with tasks:
+                return self._move(tasks, pool, EVERY_CPU, online)
+        except Refused as refused:
+            return Moved(0, refused.problem)
+
+    def return_descendants(
+        self,
+        worker: ProcessId,
+        roles: Roles,
+        *,
+        cpuset: CpuSet,
+        online: CpuSet,
+        children: Mapping[int, Sequence[int]],
+        exclude: Collection[int] = (),
+    ) -> Moved:
+        """Puts descendants of a worker on main that inherited CPUs of its acl or release thread or of its interrupts.
+
+        A child starts with the mask of the thread that forked it, so that is every thread whose mask ∩ `online` lies
+        within ``roles.apart``. `children` maps a pid to those of its children, as of a recent look at the process
+        table; each is believed only while it still names that parent and did not start before it. Processes in
+        `exclude`, and what descends from them, are left alone: workers have roles of their own. Raises nothing.
+        """
+        targets = Targets(roles, cpuset, online)
+        if not roles.apart:
+            return Moved()
+        if not targets.main.inside:
+            return Moved(0, targets.outside())
+        moved, problem = 0, None
+        seen = {worker.pid, *exclude}
+        families = deque([worker] if self._lives(worker) else ())
+        while families:
+            parent = families.popleft()
+            for pid in children.get(parent.pid, ()):
+                if pid in seen:
+                    continue
+                seen.add(pid)
+                try:
+                    tasks = TaskDir.open(self._proc, pid)
+                    if tasks is None:
+                        continue
+                    with tasks:
+                        if tasks.leader.ppid != parent.pid or tasks.leader.start_time < parent.start_time:
+                            continue
+                        families.append(ProcessId(pid, tasks.leader.start_time))
+                        result = self._move(tasks, roles.apart, roles.main, online)
+                except Refused as refused:
+                    result = Moved(0, refused.problem)
+                moved += result.threads
+                problem = problem or result.problem
+        return Moved(moved, problem)
+
+    def retain(self, processes: Collection[ProcessId]) -> None:
+        """Drops what is remembered of every other process: which threads were in place, which can't be moved."""
+        for process in self._known.keys() - set(processes):
+            self._forget(process)
+
+    def _forget(self, process: ProcessId) -> None:
+        self._known.pop(process, None)
+        self._fixed.pop(process, None)
+
+    def _lives(self, process: ProcessId) -> bool:
+        try:
+            tasks = TaskDir.of(self._proc, process)
+        except Refused:
+            return False
+        if tasks is None:
+            return False
+        tasks.close()
+        return True
+
+    def _move(self, tasks: TaskDir, within: CpuSet, to: CpuSet, online: CpuSet) -> Moved:
+        """Gives the mask `to` to the threads whose mask ∩ online is a part, or all, of `within`."""
+        moved = 0
+        problem: Problem | None = None
+
+        def visit(name: str) -> bool:
+            nonlocal moved, problem
+            tid = int(name)
+            try:
+                mask = self._host.get_affinity(tid) & online
+                if not mask or not mask <= within:
+                    return False
+                self._host.set_affinity(tid, to)
+            except OSError as error:
+                # Otherwise it ended (ESRCH), or can't be moved or lives in another cpuset (EINVAL): not for us to move.
+                if error.errno in DENIED:
+                    problem = Problem(Reason.PERMISSION_DENIED, f"process {tasks.pid}: {os.strerror(error.errno)}")
+                return False
+            moved += 1
+            return True
+
+        if tasks.visit(visit, set()) == "changing":
+            problem = problem or Problem(Reason.THREADS_CHANGING, f"process {tasks.pid} keeps making threads")
+        return Moved(moved, problem)
