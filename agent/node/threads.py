@@ -55,10 +55,11 @@ class ThreadBinder:
         """Puts every thread where its name says. Raises nothing: what went wrong is in the outcome.
 
         A thread is in place when its mask ∩ `online` is target ∩ `cpuset` ∩ `online`. On the `first` binding of a
-        process to these roles every other mask is written. Later a main thread whose mask is a part of main is left alone, unless all
-        main threads (more than one) have such masks: that was no library pinning a thread of its own, but a second
-        binder. Roles whose CPUs are not all in the cpuset are not touched: the outcome is Failed with CpusetChanged,
-        for the caller to plan anew. A process that ended is Pending with ProcessGone.
+        process to these roles every other mask is written. Later a main thread whose mask is a part of main is left
+        alone, unless all main threads (more than one) have such masks: that was no library pinning a thread of its own,
+        but a second binder. Roles whose CPUs are not all in the cpuset are not touched: the outcome is Failed with
+        CpusetChanged, for the caller to plan anew. A process that ended is Pending with ProcessGone. Threads that can't
+        be moved by anybody are told as a problem, Unmovable, of a worker that is Bound all the same.
         """
         known = self._known.get(process)
         if known is None or known[0] != roles:
