@@ -197,7 +197,7 @@ def test_processes_that_come_and_go_raise_nothing() -> None:
     churning = threading.Thread(target=churn)
     churning.start()
     try:
-        for _ in range(5):
+        for _ in range(3):
             for pid in LIVE.pids():
                 LIVE.stat(pid)
                 LIVE.status(pid)
