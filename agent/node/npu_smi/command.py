@@ -66,7 +66,7 @@ class Child(Protocol):
         ...
 
     def kill(self) -> None:
-        """SIGKILL to it and to what it started. Never waits, and sees to it that no zombie stays."""
+        """SIGKILL to it, if it is there, and to what it started. Never waits; sees to it that no zombie stays."""
         ...
 
 
@@ -137,7 +137,6 @@ class NpuSmiCommand:
                 pause = 0 if status is not None else min(left, _LOOK if selector.get_map() else _LOOK_CLOSED)
                 ready = selector.select(pause)
                 if status is not None and not ready:
-                    child.kill()
                     break
                 for key, _ in ready:
                     data = _read(key.fd)
@@ -187,11 +186,12 @@ class _Process:
         return self._popen.poll()
 
     def kill(self) -> None:
+        if self._popen.poll() is not None:
+            return  # its number may be another's by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        if self._popen.poll() is None:
-            # Takes its exit status whenever it ends, be it in hours, so that no zombie stays.
-            threading.Thread(target=self._popen.wait, name="npu-smi-left", daemon=True).start()
+        # Takes its exit status whenever it ends, be it in hours, so that no zombie stays.
+        threading.Thread(target=self._popen.wait, name="npu-smi-left", daemon=True).start()
 
 
 def _read(pipe: int) -> bytes:
