@@ -21,9 +21,7 @@ What the agent is made of is left to the caller, so that this file needs nothing
 
 from __future__ import annotations
 
-import re
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +35,7 @@ from rich.text import Text
 from agent.demo.check import FakeMasks, astray, npu_entry, pools, unassigned, worker_threads
 from agent.demo.fake_files import scratch
 from agent.demo.profiles import PROFILES
+from agent.demo.terminal import ended_by_sigterm, say
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -52,6 +51,9 @@ PATIENCE = 10.0
 
 PAUSE = 0.8
 """Seconds that a person gets to read a step."""
+
+SERVE_SECONDS = 0.5
+"""Between two passes while the node is served."""
 
 BATCH_CPUS = 8
 ASTRAY_THREADS = 9
@@ -117,32 +119,19 @@ def run_demo(device: str, *, serve: bool, console: Console, make_agent: MakeAgen
             clock=lambda: time.monotonic() * SPEED,
         )
         show = Show(node, make_agent(setup), console)
+        result = 130
         try:
-            result = show.play()
-            if serve:
-                show.serve(setup)
+            with ended_by_sigterm():
+                result = show.play()
+                if serve:
+                    show.serve(setup)
         except DemoFailed as failed:
             say(console, f"The demo failed: {failed}", style="bold red")
             return 1
         except KeyboardInterrupt:
-            return 130
+            say(console, "")
+            say(console, "Stopped; the virtual node is gone.")
         return result
-
-
-def say(console: Console, text: str, *, indent: int = 0, style: str = "") -> None:
-    """Prints a sentence in lines that fit, without blanks at their ends."""
-    number = re.match(r"[0-9]+\. ", text)
-    hang = " " * (indent + (len(number[0]) if number else 0))
-    lines = textwrap.wrap(
-        text,
-        console.width,
-        initial_indent=" " * indent,
-        subsequent_indent=hang,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    for line in lines or [""]:
-        console.print(Text(line, style=style), soft_wrap=True)
 
 
 class Show:
@@ -172,18 +161,23 @@ class Show:
     def serve(self, setup: AgentSetup) -> None:
         """Passes of the agent until Ctrl-C."""
         self.say("")
-        self.say("The node stays, with its agent running, until you press Ctrl-C. Look at it from another terminal:")
-        self.say(f"  state file  {setup.state_file}")
-        self.say(f"  host root   {setup.root}")
-        self.say(f"  CPUBIND_ARCHITECTURE={setup.architecture} cpubind plan --host-root {setup.root} \\")
-        self.tell(f"  --npu-smi {setup.npu_smi} --node-name {setup.node}")
-        try:
-            while True:
-                self.step()
-                time.sleep(0.5)
-        except KeyboardInterrupt:
-            self.say("")
-            self.say("Stopped; the virtual node is gone.")
+        self.say("The node stays, with its agent running, until you press Ctrl-C.")
+        lines = (
+            f"state file  {setup.state_file}",
+            f"host root   {setup.root}",
+            "in another terminal:",
+            f"    export CPUBIND_HOST_ROOT={setup.root}",
+            f"    export CPUBIND_NPU_SMI={setup.npu_smi}",
+            f"    export CPUBIND_NODE_NAME={setup.node} CPUBIND_ARCHITECTURE={setup.architecture}",
+            "    cpubind plan",
+            "    cpubind verify",
+        )
+        for line in lines:
+            # As it is, however narrow the terminal: it is for copying.
+            self.console.print(Text(f"  {line}"), soft_wrap=True)
+        while True:
+            self.step()
+            time.sleep(SERVE_SECONDS)
 
     # Scenes
 

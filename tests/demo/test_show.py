@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -152,25 +153,32 @@ def test_serving_says_where_things_are_and_ends_with_the_keyboard(monkeypatch: p
         return LittleAgent(setup)
 
     def interrupted(seconds: float) -> None:
-        if seconds == 0.5:
+        if seconds == show.SERVE_SECONDS:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupted)
     status, text = shown(make, serve=True)
     assert status == 0
-    joined = " ".join(text.split())
-    assert f"host root {roots[0]}" in joined
-    assert f"state file {roots[0]}/run/cpubind/plan.yaml" in joined
-    assert f"CPUBIND_ARCHITECTURE=aarch64 cpubind plan --host-root {roots[0]}" in joined
+    assert f"\n  host root   {roots[0]}\n" in text
+    assert f"\n  state file  {roots[0]}/run/cpubind/plan.yaml\n" in text
+    assert f"\n      export CPUBIND_HOST_ROOT={roots[0]}\n" in text
+    assert text.endswith("\nStopped; the virtual node is gone.\n")
     assert not roots[0].exists()
 
 
-def test_ctrl_c_in_the_middle_is_no_traceback() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_ends_it_without_a_trace(number: signal.Signals) -> None:
+    roots: list[Path] = []
+
     class Interrupted(LittleAgent):
         def step(self) -> None:
-            raise KeyboardInterrupt
+            roots.append(self.setup.root)
+            signal.raise_signal(number)
 
+    before = signal.getsignal(signal.SIGTERM)
     assert shown(Interrupted)[0] == 130
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not roots[0].exists()
 
 
 def test_astray_compares_with_what_the_cpuset_leaves(tmp_path: Path) -> None:
