@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from agent.model.reason import Reason
 from agent.telemetry.text import STATE_STYLES, entries, fitted, mapping, npu_style, number, word, wrapped
 
 _GAP = 2
@@ -19,6 +20,7 @@ _INDENT = 6
 _MIN_WIDTH = 40
 _ROLES = ("irq", "main", "acl", "release")
 _PLAIN_WHEN_FALSE = ("Degraded",)
+_SAID_BY_MODE = (Reason.NOT_ENFORCED, Reason.DISABLED)
 
 
 @dataclass(slots=True)
@@ -77,8 +79,9 @@ class PlanTable:
         said: dict[tuple[str, str, str], list[str]] = {}
         for condition in entries(self._status.get("conditions")):
             kind, status = word(condition.get("type"), 60), word(condition.get("status"), 10)
-            if status != ("False" if kind in _PLAIN_WHEN_FALSE else "True"):
-                key = status, word(condition.get("reason"), 64), word(condition.get("message"), 256)
+            reason = word(condition.get("reason"), 64)
+            if status != ("False" if kind in _PLAIN_WHEN_FALSE else "True") and reason not in _SAID_BY_MODE:
+                key = status, reason, word(condition.get("message"), 256)
                 said.setdefault(key, []).append(kind)
         if said:
             yield Text()

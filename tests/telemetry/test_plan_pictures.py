@@ -173,6 +173,7 @@ def test_reasons_are_below_their_npu_and_conditions_below_the_table() -> None:
         {"type": "Ready", "status": "False", **because},
         {"type": "Bound", "status": "False", **because},
         {"type": "PlanValid", **PLAIN},
+        {"type": "TopologyDiscovered", "status": "False", "reason": "NotEnforced", "message": "the mode says it"},
         {"type": "Degraded", "status": "True", "reason": "NpuSmiHung", "message": "word " * 30},
     ]
     status["summary"] = {"npus": 2, "workers": 5, "bound": 1, "failed": 4}
