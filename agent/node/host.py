@@ -82,9 +82,9 @@ class LinuxHost:
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         """As in `Host`."""
-        check_write(tid, cpus)
         bits = cpus.bits & self._all
-        if not bits:
+        if not bits or tid < 1:
+            check_write(tid, cpus)
             # The kernel's answer to CPUs that the machine doesn't have, given here so that it never sees an empty mask.
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if self._wide:
