@@ -17,7 +17,7 @@ from tests.host.support import ALL, BOTH, ON_A, ON_B, A, mask, two_cpus
 pytestmark = two_cpus
 
 
-@pytest.fixture(params=[None, 8, 80, 512], ids=lambda size: f"mask_bytes={size}")
+@pytest.fixture(params=[None, 512], ids=["smallest mask", "mask of 4,096 CPUs"])
 def host(request: pytest.FixtureRequest) -> Host:
     return LinuxHost(request.param)
 
