@@ -55,20 +55,23 @@ def open_snapshot(path: Path) -> Iterator[Snapshot]:
     200,000 members of them; links and devices are left out. Refused(SnapshotUnreadable) when it is not there, damaged,
     too large, of another version, or has a member that leads out of it.
     """
-    if path.is_dir():
-        yield _read(path)
-        return
-    if not path.is_file():
-        raise _refused(f"{printable(str(path), 150)} is neither a folder nor a file")
-    with tempfile.TemporaryDirectory(prefix="cpubind-snapshot-") as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
         try:
-            with path.open("rb") as file:
-                _unpack(file, folder)
+            folder = path if path.is_dir() else _unpacked(path, stack)
         except _DAMAGE as error:
             said = printable(str(error) or type(error).__name__, 100)
-            raise _refused(f"{printable(str(path), 100)} cannot be unpacked: {said}") from error
-        yield _read(_inner(folder))
+            raise _refused(f"{printable(str(path), 100)} cannot be opened: {said}") from error
+        yield _read(folder)
+
+
+def _unpacked(path: Path, stack: contextlib.ExitStack) -> Path:
+    """The folder with snapshot.json of an archive, unpacked until `stack` is closed."""
+    if not path.is_file():
+        raise _refused(f"{printable(str(path), 150)} is neither a folder nor a file")
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cpubind-snapshot-")))
+    with path.open("rb") as file:
+        _unpack(file, folder)
+    return _inner(folder)
 
 
 def _read(folder: Path) -> Snapshot:
@@ -111,11 +114,11 @@ def _text(path: Path) -> str | None:
 
 
 def _inner(folder: Path) -> Path:
-    """The folder that holds snapshot.json: this one, or the only one in it."""
+    """The folder that holds snapshot.json: this one, or one in it."""
     if (folder / "snapshot.json").exists():
         return folder
-    entries = list(folder.iterdir())
-    return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
+    inner = [entry for entry in folder.iterdir() if (entry / "snapshot.json").is_file()]
+    return inner[0] if len(inner) == 1 else folder
 
 
 def _unpack(file: IO[bytes], folder: Path) -> None:

@@ -109,6 +109,25 @@ def test_an_archive_may_have_all_in_one_leading_folder(tmp_path: Path, top: str)
         is_the_snapshot(found)
 
 
+def test_what_a_mac_puts_beside_that_folder_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar.gz"
+    path.write_bytes(packed({"._a3-0": "x"} | {f"a3-0/{name}": text for name, text in FILES.items()}))
+    with open_snapshot(path) as found:
+        is_the_snapshot(found)
+
+
+def test_what_is_raised_while_it_is_open_is_passed_on(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar.gz"
+    path.write_bytes(packed(FILES))
+    with pytest.raises(OSError, match="mine"), open_snapshot(path):
+        raise OSError("mine")
+
+
+def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "a\0b", ".")
+    refused(tmp_path / ("x" * 300), ".")
+
+
 def test_what_is_beside_the_tree_is_read_too(tmp_path: Path) -> None:
     resources = {
         "pod_resources": [{"name": "llm-0", "namespace": "prod", "containers": [{"name": "c", "cpu_ids": [3]}]}]
