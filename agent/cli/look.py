@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from agent.cli.options import Source, host_options, select_option, settings_from, snapshot_option, source, spec_options
 from agent.cli.select import selector
@@ -23,6 +22,7 @@ from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
 from agent.telemetry.picture import numa_map, plan_table
+from agent.telemetry.text import make_console
 
 
 @click.command(short_help="Print the plan of this node, or of a snapshot.")
@@ -51,7 +51,7 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     elif output == "yaml":
         click.echo(as_yaml(document), nl=False)
     else:
-        console = Console(highlight=False)
+        console = make_console()
         console.print(plan_table(document))
         if found.decision is not None and found.decision.plan.problem is None:
             console.print(numa_map(document))

@@ -25,7 +25,8 @@ class _Binding:
     roles: Roles
     pool: CpuSet
     complete: bool = False
-    """A first binding has been through: from then on a main thread that narrowed itself is left alone."""
+    """A first binding has been through, as far as the kernel let it: from then on a main thread that narrowed itself is
+    left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class Actor:
                 result.returned[process] = moved
         living = {entry.worker.process for entry in plan.workers}
         self._bindings = {process: kept for process, kept in self._bindings.items() if process in living}
+        self.binder.retain(living)
         changed = any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
         return ActResult(result.outcomes, result.released, result.returned, replan=changed)
 
@@ -102,7 +104,7 @@ class Actor:
             binding = self._bindings[process] = _Binding(roles, entry.allotment.pool)
         online, rules, first = seen.topology.online, spec.thread_rules, not binding.complete
         outcome = self.binder.bind(process, roles, cpuset=cpuset, online=online, rules=rules, first=first)
-        binding.complete = binding.complete or outcome.state == "Bound"
+        binding.complete = binding.complete or outcome.state in ("Bound", "Partial")
         return outcome
 
     def _rehearse(self, plan: Plan, seen: Observation, spec: Spec) -> ActResult:
@@ -119,6 +121,7 @@ class Actor:
             outcomes[process] = self._dry_binder.bind(
                 process, roles, cpuset=cpuset, online=online, rules=rules, first=first
             )
+        self._dry_binder.retain(outcomes)
         withheld = len(self._dry_host.writes)
         self._dry_host.writes.clear()
         return ActResult(outcomes, withheld=withheld)

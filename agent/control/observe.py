@@ -17,7 +17,6 @@ from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import CgroupIdentity, Container, KubeletState, Pod, ProcessId, Worker
 from agent.node.cgroups import CgroupTree
 from agent.node.devices import read_davinci
-from agent.node.files import read_text
 from agent.node.kubelet import read_cpu_manager_state
 from agent.node.procfs import ProcessStat, ProcFs
 from agent.node.sysfs import read_topology
@@ -33,7 +32,7 @@ AWAIT_SECONDS = 120.0
 """For this long a process that holds an NPU open is expected in the table; a monitor that never shows up there is not
 a reason to ask npu-smi every few seconds for ever."""
 TOPOLOGY_SECONDS = 60.0
-"""CPUs come and go with `online`, which is read in every look; the rest of the topology hardly ever changes."""
+"""Cores are read again after this long, or when the online CPUs change; everything else in every look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,6 @@ class Observer:
         self._kubelet = kubelet or (lambda: KubeletState(*read_cpu_manager_state(root)))
         self._patient = patient
         self._topology: Topology | None = None
-        self._topology_key: object = None
         self._topology_at = 0.0
         self._known: dict[ProcessId, Attribution] = {}
         self._unlisted: dict[ProcessId, float] = {}
@@ -107,11 +105,11 @@ class Observer:
 
     def topology(self, now: float) -> Topology:
         """The CPUs of the host; `Refused` where they can't be read."""
-        online = read_text(self.root / "sys/devices/system/cpu/online", Reason.TOPOLOGY_UNREADABLE)
-        key = (online, self.cgroups.root_cpus())
-        if self._topology is None or self._topology_key != key or now - self._topology_at >= TOPOLOGY_SECONDS:
-            self._topology = read_topology(self.root, architecture=self._architecture)
-            self._topology_key, self._topology_at = key, now
+        stale = now - self._topology_at >= TOPOLOGY_SECONDS
+        before = None if stale else self._topology
+        self._topology = read_topology(self.root, architecture=self._architecture, cgroups=self.cgroups, before=before)
+        if before is None:
+            self._topology_at = now
         return self._topology
 
     def look(self, inventory: Inventory, table: ProcessTable, now: float, *, table_age: float = 0.0) -> Observation:

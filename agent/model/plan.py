@@ -22,6 +22,8 @@ class Base:
     cpus: CpuSet
     npus: tuple[int, ...]
     """Ascending logical ids of the NPUs that got a slice."""
+    round: int = 0
+    """Bases cut together have one number; where domains overlap, later ones yield to what earlier ones were given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,15 @@ class Domain:
     exclusive: bool = False
     allowed: dict[str, CpuSet] = field(default_factory=dict)
     """Container key -> the CPUs it may use now. Of one domain they differ only while kubelet rewrites cpusets."""
+    free: CpuSet = EMPTY
+    """What a container of a shared domain could use at most."""
+    round: int = 0
+    """As in `Base`."""
 
     @property
     def cpus(self) -> CpuSet:
-        """The CPUs that some container of the domain may use now; the base where it has none."""
-        return union(self.allowed.values()) if self.allowed else self.base
+        """The CPUs that some container of the domain may use now; where it has none, those that one could."""
+        return union(self.allowed.values()) if self.allowed else self.base & self.free
 
 
 def node_cpus(inp: PlanInput) -> CpuSet:
@@ -62,15 +66,15 @@ def shared_domains(inp: PlanInput, exclusive: Iterable[Domain], bases: Sequence[
     Containers with the same allowed CPUs are one domain. With bases recorded, each joins the base it resembles most:
     kubelet rewrites the cpusets of shared containers one after the other, and a domain must survive that. A recorded
     base without containers keeps its claims, so that a worker's going moves nobody. Where nobody is in a shared domain
-    the node's own CPUs stand in, to show the pools that wait.
+    the node's own CPUs stand in, to show the pools that wait. Domain names are those of bases, else CPU lists.
     """
     free = node_cpus(inp) - exclusive_cpus(inp)
     granted = {npu for domain in exclusive for npu in domain.npus}
     universe = tuple(npu for npu in inp.inventory.ids if npu not in granted)
     inhabited = {worker.container for worker in inp.workers}
-    shared = [c for c in inp.containers if c.owned is None and c.key in inhabited]
+    shared = [c for c in inp.containers if c.owned is None and c.key in inhabited and c.cpus & free]
     if not shared:
-        return [Domain(DEFAULT_DOMAIN, free, universe)]
+        return [Domain(DEFAULT_DOMAIN, free, universe, free=free)]
 
     groups: dict[CpuSet, dict[str, CpuSet]] = {}
     for container in sorted(shared, key=lambda c: c.key):
@@ -88,18 +92,27 @@ def shared_domains(inp: PlanInput, exclusive: Iterable[Domain], bases: Sequence[
 
     known = set(inp.inventory.ids)
     domains = [
-        Domain(base.domain, base.cpus, tuple(npu for npu in base.npus if npu in known), allowed=joined[base.domain])
+        Domain(
+            name=base.domain,
+            base=base.cpus,
+            npus=tuple(npu for npu in base.npus if npu in known),
+            allowed=joined[base.domain],
+            free=free,
+            round=base.round,
+        )
         for base in bases
     ]
+    after = max((base.round for base in bases), default=-1) + 1
     for allowed, members in fresh:
-        name = str(allowed) if any(d.name == DEFAULT_DOMAIN for d in domains) else DEFAULT_DOMAIN
-        domains.append(Domain(name, allowed, universe, allowed=members))
-    return domains
+        taken = {domain.name for domain in domains}
+        name = str(allowed) if DEFAULT_DOMAIN in taken else DEFAULT_DOMAIN
+        domains.append(Domain(name, allowed, universe, allowed=members, free=free, round=after))
+    return sorted(domains, key=lambda d: (d.round, d.name != DEFAULT_DOMAIN, -len(d.base), d.base.bits, d.name))
 
 
 def _resembling(bases: Sequence[Base], allowed: CpuSet) -> Base | None:
-    near = [base for base in bases if not base.cpus.isdisjoint(allowed)]
-    return min(near, key=lambda b: len((b.cpus | allowed) - (b.cpus & allowed)), default=None)
+    near = [base for base in bases if base.cpus == allowed or not base.cpus.isdisjoint(allowed)]
+    return min(near, key=lambda b: (len((b.cpus | allowed) - (b.cpus & allowed)), b.domain), default=None)
 
 
 def _running(workers: Iterable[Worker]) -> dict[str, frozenset[int]]:

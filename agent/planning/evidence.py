@@ -85,8 +85,12 @@ def gather(
 
 
 def find_pod(identity: CgroupIdentity, pods: Sequence[Pod]) -> tuple[Pod | None, PodContainer | None]:
-    """The pod and container of a cgroup: by container id, then by pod uid or a static pod's config hash."""
-    if identity.container_id:
+    """The pod and container of a cgroup: by container id, then by pod uid or a static pod's config hash.
+
+    The id alone counts only below a pod, or where another cgroup namespace hides what is above: elsewhere a user with a
+    cgroup of his own could name it after somebody's container.
+    """
+    if identity.container_id and (identity.pod_uid or identity.path.startswith("/..")):
         for pod in pods:
             for container in pod.containers:
                 if container.id == identity.container_id:

@@ -30,6 +30,7 @@ def make_plan(inp: PlanInput) -> Plan:
     With bases recorded the shared domains are cut from these, unless a running NPU would be left without its CPUs and
     a new cut helps (design 4.9, ii). Without a worker in a shared domain no base counts (4.9, i).
     """
+    inp = _in_order(inp)
     device, strategy = device_type(inp), choose_strategy(inp)
     empty = Plan(device, strategy, node_cpus=node_cpus(inp))
     if problem := _impossible(inp, empty.node_cpus):
@@ -42,10 +43,20 @@ def make_plan(inp: PlanInput) -> Plan:
         )
     plan = _plan_from(inp, device, strategy, inp.bases)
     if inp.bases and (starved := _starved(plan)):
-        fresh = _plan_from(inp, device, strategy, ())
-        if len(_starved(fresh)) < len(starved):
+        # Clusters are cut from the shared domains together, so that none of these can be cut anew by itself.
+        together = _cuts_clusters(device, strategy)
+        hit = {entry.domain for entry in starved}
+        kept = () if together else tuple(base for base in inp.bases if base.domain not in hit)
+        fresh = _plan_from(inp, device, strategy, kept)
+        if len(_unplanned(fresh)) < len(_unplanned(plan)):
             return fresh
     return plan
+
+
+def _in_order(inp: PlanInput) -> PlanInput:
+    """NPUs ascending by id: whoever made the inventory may have read them in any order."""
+    npus = tuple(sorted(inp.inventory.npus, key=lambda npu: npu.id))
+    return inp if npus == inp.inventory.npus else replace(inp, inventory=replace(inp.inventory, npus=npus))
 
 
 def device_type(inp: PlanInput) -> DeviceType:
@@ -100,7 +111,7 @@ def _plan_from(inp: PlanInput, device: DeviceType, strategy: Strategy, bases: Se
         domains=tuple(
             DomainPlan(d.name, d.cpus, d.base, d.npus, d.exclusive, tuple(sorted(d.allowed))) for d in domains
         ),
-        bases=tuple(Base(d.name, d.base, d.npus) for d in shared) if any(d.allowed for d in shared) else (),
+        bases=tuple(Base(d.name, d.base, d.npus, d.round) for d in shared) if any(d.allowed for d in shared) else (),
         node_cpus=node_cpus(inp),
         exclusive_cpus=exclusive_cpus(inp) & inp.topology.online,
     )
@@ -117,20 +128,34 @@ class _Cut:
 
     def __init__(self, inp: PlanInput, device: DeviceType, strategy: Strategy) -> None:
         self.inp, self.strategy = inp, strategy
-        self.clusters = device is DeviceType.ASCEND_950 and strategy is Strategy.TOPO_AFFINITY
+        self.clusters = _cuts_clusters(device, strategy)
 
     def exclusive(self, domains: Sequence[Domain]) -> list[Shares]:
         """Each container by itself; they can only overlap where the evidence for them contradicts itself."""
-        return _disjoint([self._exclusive_slices(domain) for domain in domains])
+        return _disjoint([self._exclusive_slices(domain) for domain in domains], {})
 
     def shared(self, domains: Sequence[Domain]) -> list[Shares]:
-        """All shared domains together (design 4.7): what an NPU may claim in any of them is dealt once."""
-        if not self.clusters:
-            return _disjoint([self._slices(domain.base, domain.npus) for domain in domains])
-        cpus = union(domain.base for domain in domains)
-        npus = sorted({npu for domain in domains for npu in domain.npus})
-        slices = cluster_slices(self.inp.topology, self.inp.inventory, cpus, npus)
-        return [{npu: slices[npu] for npu in domain.npus} for domain in domains]
+        """All shared domains together (design 4.7): what an NPU may claim in any of them is dealt once.
+
+        Domains that were cut later get what earlier ones left, so that a new one moves nobody.
+        """
+        given: dict[int, CpuSet] = {}
+        shares: dict[str, Shares] = {}
+        for number in sorted({domain.round for domain in domains}):
+            members = [domain for domain in domains if domain.round == number]
+            if self.clusters:
+                cpus = union(domain.base for domain in domains if domain.round <= number)
+                parts = self._cluster_slices(cpus, members, given)
+            else:
+                parts = _disjoint([self._slices(domain.base, domain.npus) for domain in members], given)
+            shares.update({domain.name: part for domain, part in zip(members, parts, strict=True)})
+        return [shares[domain.name] for domain in domains]
+
+    def _cluster_slices(self, cpus: CpuSet, domains: Sequence[Domain], given: dict[int, CpuSet]) -> list[Shares]:
+        wanted = sorted({npu for domain in domains for npu in domain.npus} - given.keys())
+        slices = cluster_slices(self.inp.topology, self.inp.inventory, cpus - union(given.values()), wanted)
+        given.update({npu: piece.cpus for npu, piece in slices.items() if not piece.problem})
+        return [{npu: slices[npu] if npu in slices else Slice(given[npu]) for npu in domain.npus} for domain in domains]
 
     def _exclusive_slices(self, domain: Domain) -> Shares:
         topology, inventory = self.inp.topology, self.inp.inventory
@@ -147,6 +172,8 @@ class _Cut:
         return {npu: replace(part, cpus=part.cpus | left[npu]) for npu, part in slices.items()}
 
     def _slices(self, cpus: CpuSet, npus: tuple[int, ...]) -> Shares:
+        if not npus:  # all of the node's NPUs belong to containers with CPUs of their own
+            return {}
         match self.strategy:
             case Strategy.GLOBAL_SLICE:
                 return global_slice(cpus, npus)
@@ -156,15 +183,23 @@ class _Cut:
                 return topo_affinity(self.inp.topology, self.inp.inventory, cpus, npus)
 
 
-def _disjoint(parts: list[Shares]) -> list[Shares]:
-    """One share for each NPU over all domains, so that no CPU is given to two of them."""
+def _cuts_clusters(device: DeviceType, strategy: Strategy) -> bool:
+    return device is DeviceType.ASCEND_950 and strategy is Strategy.TOPO_AFFINITY
+
+
+def _disjoint(parts: list[Shares], given: dict[int, CpuSet]) -> list[Shares]:
+    """One share for each NPU over all these domains, so that no CPU is given to two of them. `given` holds what NPUs
+    were given before and takes up what they get now."""
     claims: dict[int, CpuSet] = {}
     for part in parts:
         for npu, piece in part.items():
             claims[npu] = claims.get(npu, EMPTY) | piece.cpus
-    shares = resolve(claims)
+    taken = {npu: union(cpus for other, cpus in given.items() if other != npu) for npu in claims} if given else {}
+    shares = resolve({npu: cpus - taken.get(npu, EMPTY) for npu, cpus in claims.items()})
+    for npu, share in shares.items():
+        given[npu] = given.get(npu, EMPTY) | share
     return [
-        {npu: piece if piece.problem else replace(piece, cpus=shares[npu]) for npu, piece in part.items()}
+        {npu: piece if piece.problem else replace(piece, cpus=given[npu]) for npu, piece in part.items()}
         for part in parts
     ]
 
@@ -192,18 +227,22 @@ class _View:
         mine = [(domain, share) for domain, share in self.cut if npu in share]
         if not mine:
             message = "it was not there when the CPUs in force were cut; the next new base has CPUs for it"
-            return NpuPlan(npu, "", Allotment(problem=Problem(Reason.PENDING, message)))
+            return NpuPlan(npu, "", self._present(npu, Allotment(problem=Problem(Reason.PENDING, message))))
         domain, share = next(
             (pair for pair in mine if pair[0].exclusive or inhabited & pair[0].allowed.keys()),
             next((pair for pair in mine if pair[1][npu].cpus), mine[0]),
         )
         key = min(inhabited & domain.allowed.keys(), default=None)
         allotment = self._allot(domain, share, npu, self.containers.get(key) if key else None)
+        return NpuPlan(npu, domain.name, self._present(npu, allotment), exclusive=domain.exclusive)
+
+    def _present(self, npu: int, allotment: Allotment) -> Allotment:
+        """A card that fell off keeps its CPUs, and says so whatever else is wrong with it."""
         found = self.inp.inventory.get(npu)
-        if found is not None and found.missing:
-            gone = Problem(Reason.NPU_MISSING, f"NPU {npu} was there since the driver was loaded and is gone")
-            allotment = replace(allotment, problem=gone)
-        return NpuPlan(npu, domain.name, allotment, exclusive=domain.exclusive)
+        if found is None or not found.missing:
+            return allotment
+        gone = Problem(Reason.NPU_MISSING, f"NPU {npu} was there since the driver was loaded and is gone")
+        return replace(allotment, problem=gone)
 
     def worker(self, worker: Worker, entries: Mapping[int, NpuPlan]) -> WorkerPlan:
         """A worker's own view: the pool of its NPU as far as its container may use it."""
@@ -241,6 +280,9 @@ class _View:
     def _homeless(self, worker: Worker, container: Container | None) -> Problem:
         if container is None:
             return Problem(Reason.CPUSET_UNREADABLE, f"the cpuset of process {worker.process.pid} cannot be read")
+        if container.owned is None:
+            message = f"none of the CPUs {container.cpus} of {container.title} is free for NPUs"
+            return Problem(Reason.INSUFFICIENT_CPUS, message)
         message = f"none of the NPUs of {container.title} is in the inventory"
         return Problem(Reason.NPU_NOT_IN_DOMAIN, message)
 
@@ -258,14 +300,15 @@ def _spanning(worker: Worker, parts: list[Allotment]) -> Allotment:
 _STARVED = frozenset({Reason.INSUFFICIENT_CPUS, Reason.INSUFFICIENT_CLUSTERS, Reason.NPU_NOT_IN_DOMAIN})
 
 
-def _starved(plan: Plan) -> list[Worker]:
-    """Workers of shared domains that the bases in force leave without their CPUs."""
+def _unplanned(plan: Plan) -> list[WorkerPlan]:
+    """Workers of shared domains that are left without CPUs."""
     exclusive = {key for domain in plan.domains if domain.exclusive for key in domain.containers}
-    return [
-        w.worker
-        for w in plan.workers
-        if w.allotment.problem and w.allotment.problem.reason in _STARVED and w.worker.container not in exclusive
-    ]
+    return [w for w in plan.workers if w.allotment.problem and w.worker.container not in exclusive]
+
+
+def _starved(plan: Plan) -> list[WorkerPlan]:
+    """Those of them for which another base could have CPUs."""
+    return [w for w in _unplanned(plan) if w.allotment.problem and w.allotment.problem.reason in _STARVED]
 
 
 def _worker_order(worker: Worker) -> tuple[tuple[int, ...], int, int]:
