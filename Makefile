@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Most of what is installed is modules of the kubernetes client that nobody imports: Python compiles what it needs.
+QUICK := --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench clean
@@ -17,12 +19,12 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "installing cpubind into $(VENV)"
-	@$(PIP) install --editable .
+	@$(PIP) install $(QUICK) --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing cpubind and what its tests need into $(VENV)"
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install $(QUICK) --editable '.[dev]'
 	@touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 NPUs (ARGS="--device a2" for another)
