@@ -181,6 +181,21 @@ def ascend_950_single(nodes: int = 4, size: int = 48, each: int = 2) -> Machine:
     return machine(layout, [layout[node] for node in layout for _ in range(each)], DeviceType.ASCEND_950)
 
 
+def without(made: Machine, gone: CpuSet) -> Machine:
+    """The same host with some CPUs offline: the kernel takes these out of every list but `possible`."""
+    host = made.topology
+    return replace(
+        made,
+        topology=replace(
+            host,
+            online=host.online - gone,
+            root=host.root - gone,
+            nodes=tuple(replace(node, cpus=node.cpus - gone) for node in host.nodes),
+            cores=tuple(core - gone for core in host.cores if core - gone),
+        ),
+    )
+
+
 # --- the machines that people might have --------------------------------------------------------------------------
 
 # An example is a whole host, a few dozen draws, and a plan of hundreds of CPUs; that is slow by Hypothesis's measure.

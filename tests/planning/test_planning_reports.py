@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from agent.model.cpuset import EMPTY, CpuSet, union
+from agent.model.cpuset import EMPTY, union
 from agent.model.node import DeviceType, Inventory, Npu
 from agent.model.plan import Plan
 from agent.model.spec import Spec
@@ -68,30 +68,16 @@ def test_report_13_half_cores_are_not_handed_out() -> None:
             assert core <= each.allotment.pool or core.isdisjoint(each.allotment.pool)
 
 
-def _without(made: hosts.Machine, gone: CpuSet) -> hosts.Machine:
-    host = made.topology
-    return replace(
-        made,
-        topology=replace(
-            host,
-            online=host.online - gone,
-            root=host.root - gone,
-            nodes=tuple(replace(node, cpus=node.cpus - gone) for node in host.nodes),
-            cores=tuple(core - gone for core in host.cores if core - gone),
-        ),
-    )
-
-
 def test_report_22_offline_cpus_are_holes_not_shifts() -> None:
     # kubernetes #124066, #71622, #79823
-    made = _without(hosts.a3(320), cpus("0,17,100-139"))
+    made = hosts.without(hosts.a3(320), cpus("0,17,100-139"))
     plan = planned(made.serving(allowed="0-319"))
     assert of_workers(plan)[0] == "1-16,18-19"  # 278 CPUs for 16 NPUs: 18 for the first six
     assert union(each.allotment.pool for each in plan.workers) == cpus("1-16,18-99,140-319")
 
 
 def test_report_22_a_node_that_is_offline_is_no_next_node() -> None:
-    made = _without(hosts.a2_far_pairs(), cpus("168-191"))
+    made = hosts.without(hosts.a2_far_pairs(), cpus("168-191"))
     # After node 6 comes node 0 then, which is the home of NPUs 1 and 3 where these may use it.
     assert of_workers(planned(made.serving([0, 2]))) == {0: "144-155", 2: "156-167"}
     rows = ["144-167", None, "144-167"]
@@ -100,7 +86,7 @@ def test_report_22_a_node_that_is_offline_is_no_next_node() -> None:
 
 
 def test_report_22_one_sibling_offline_leaves_clusters_whole() -> None:
-    made = _without(hosts.ascend_950_smt(384), cpus("192,300"))
+    made = hosts.without(hosts.ascend_950_smt(384), cpus("192,300"))
     plan = planned(made.serving())
     assert all(each.allotment.problem is None for each in plan.workers)
     assert not any(cpus("192,300") & each.allotment.pool for each in plan.workers)
