@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.model.reason import Problem, Reason, printable
+from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
 from agent.model.spec import Mode
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Conditions:
             "type": kind,
             "status": status,
             "reason": problem.reason.value,
-            "message": printable(problem.message, 256),
+            "message": printable(problem.message, MAX_MESSAGE_BYTES),
             "lastTransitionTime": kept or self._now,
         }
         if self._generation:

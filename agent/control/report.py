@@ -14,7 +14,7 @@ from agent.model.cpuset import CpuSet
 from agent.model.node import DeviceType
 from agent.model.outcome import WorkerOutcome
 from agent.model.plan import NpuPlan, Plan, Roles, WorkerPlan
-from agent.model.reason import Problem, Reason, printable
+from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
 from agent.model.spec import Mode, Role, Spec
 from agent.model.workload import ProcessId
 
@@ -22,7 +22,6 @@ API_VERSION = "cpubind.dev/v1alpha1"
 KIND = "CpuBindingPlan"
 MAX_WORKERS = 16
 """Workers listed of one NPU; the others are counted in `workersOmitted`."""
-MAX_MESSAGE_BYTES = 256
 
 Object = dict[str, Any]
 
@@ -235,15 +234,7 @@ def _own(roles: Roles, role: Role) -> CpuSet:
 def _because(problem: Problem | None) -> dict[str, str]:
     if problem is None:
         return {}
-    return _filled(reason=problem.reason.value, message=short(problem.message))
-
-
-def short(message: str) -> str:
-    """At most 256 bytes of UTF-8, in one line without control characters."""
-    line = printable(message, MAX_MESSAGE_BYTES)
-    if len(line.encode()) <= MAX_MESSAGE_BYTES:
-        return line
-    return line.encode()[: MAX_MESSAGE_BYTES - 3].decode(errors="ignore") + "…"
+    return _filled(reason=problem.reason.value, message=printable(problem.message, MAX_MESSAGE_BYTES))
 
 
 def _ids(ids: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.model.cpuset import EMPTY, CpuSet
+from agent.model.cpuset import EMPTY, CpuSet, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,13 @@ class NumaNode:
     cpus: CpuSet
     """Its online CPUs."""
     has_memory: bool = True
+    present: CpuSet = EMPTY
+    """Its CPUs, offline ones too, where the kernel says (``nodeN/cpuM``); at least `cpus`."""
+
+    @property
+    def members(self) -> CpuSet:
+        """All CPUs that are known to be its own."""
+        return self.cpus | self.present
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +41,21 @@ class Topology:
     architecture: str = "aarch64"
     """As ``uname -m`` prints it."""
 
-    def node_of(self, cpu: int) -> int:
-        """The NUMA node of a CPU; 0 for a CPU that no node lists (design 4.4)."""
-        return next((node.id for node in self.nodes if cpu in node.cpus), 0)
-
     def nodes_of(self, cpus: CpuSet) -> list[int]:
-        """The ids of the NUMA nodes that these CPUs lie on, ascending."""
-        found = {node.id for node in self.nodes if not node.cpus.isdisjoint(cpus)}
-        if cpus - self.on_nodes:
+        """The ids of the NUMA nodes that these CPUs lie on, ascending; a CPU that no node lists counts as node 0's."""
+        found = {node.id for node in self.nodes if not node.members.isdisjoint(cpus)}
+        if cpus - self._on_nodes:
             found.add(0)
         return sorted(found)
 
     def cpus_of(self, node_id: int) -> CpuSet:
-        """The online CPUs of a NUMA node; node 0 also has those that no node lists."""
-        listed = next((node.cpus for node in self.nodes if node.id == node_id), EMPTY)
-        return listed | (self.online - self.on_nodes) if node_id == 0 else listed
+        """The CPUs of a NUMA node, offline ones as far as known; node 0 also has the online ones that no node lists."""
+        listed = next((node.members for node in self.nodes if node.id == node_id), EMPTY)
+        return listed | (self.online - self._on_nodes) if node_id == 0 else listed
 
     @property
-    def on_nodes(self) -> CpuSet:
-        """The CPUs that some NUMA node lists."""
-        bits = 0
-        for node in self.nodes:
-            bits |= node.cpus.bits
-        return CpuSet.from_bits(bits)
+    def _on_nodes(self) -> CpuSet:
+        return union(node.members for node in self.nodes)
 
 
 class DeviceType(StrEnum):

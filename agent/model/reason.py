@@ -106,12 +106,21 @@ class Reason(StrEnum):
     LOCKED = "Locked", "Another cpubind agent acts on this host."
 
 
+MAX_MESSAGE_BYTES = 256
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A reason with the particulars, in one line of at most 256 bytes."""
+    """A reason with the particulars, in one line of at most 256 bytes (lists of scattered CPUs can be long)."""
 
     reason: Reason
     message: str
+
+    def __post_init__(self) -> None:
+        encoded = self.message.encode("utf-8", "replace")
+        if len(encoded) > MAX_MESSAGE_BYTES:
+            cut = encoded[: MAX_MESSAGE_BYTES - 3].decode("utf-8", "ignore") + "…"
+            object.__setattr__(self, "message", cut)
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}"

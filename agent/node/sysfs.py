@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from agent.model.cpuset import EMPTY, CpuListError, CpuSet, union
+from agent.model.cpuset import EMPTY, MAX_CPUS, CpuListError, CpuSet, union
 from agent.model.node import NumaNode, Topology
 from agent.model.reason import Reason, Refused, printable
 from agent.node.cgroups import CgroupTree
@@ -18,6 +18,7 @@ from agent.node.files import join, list_folder, read_text
 from agent.node.procfs import ProcFs
 
 _NODE: Final = re.compile(r"node([0-9]{1,5})", re.ASCII)
+_CPU: Final = re.compile(r"cpu([0-9]{1,5})", re.ASCII)
 _MEMORY: Final = re.compile(r"MemTotal:\s*([0-9]+)", re.ASCII)
 
 
@@ -42,11 +43,12 @@ def read_topology(
     }
     listed = {number: _cpus(f"{folders[number]}/cpulist") or EMPTY for number in sorted(folders)}
     online = _online(f"{system}/cpu", union(listed.values()))
+    same = before is not None and before.online == online
     return Topology(
         online=online,
         root=_root_cpus(root, cgroups or CgroupTree(root), online),
-        nodes=_nodes(f"{system}/node", folders, listed, online),
-        cores=before.cores if before and before.online == online else _cores(f"{system}/cpu", online),
+        nodes=_nodes(f"{system}/node", folders, listed, online, before if same else None),
+        cores=before.cores if before and same else _cores(f"{system}/cpu", online),
         isolated=_cpus(f"{system}/cpu/isolated") or EMPTY,
         possible=_possible(f"{system}/cpu/possible") or online,
         architecture=architecture or platform.machine(),
@@ -81,18 +83,28 @@ def _root_cpus(root: Path, cgroups: CgroupTree, online: CpuSet) -> CpuSet:
     return (cpus & online if cpus else EMPTY) or online
 
 
-def _nodes(folder: str, folders: dict[int, str], listed: dict[int, CpuSet], online: CpuSet) -> tuple[NumaNode, ...]:
+def _nodes(
+    folder: str, folders: dict[int, str], listed: dict[int, CpuSet], online: CpuSet, before: Topology | None
+) -> tuple[NumaNode, ...]:
     if not folders:  # a kernel without CONFIG_NUMA
         return (NumaNode(0, online),)
     # Memory nodes have the form of a CPU list, and node ids fit into it (MAX_NUMNODES is 1,024 at most).
     with_memory = _cpus(f"{folder}/has_memory")
+    known = {node.id: node.present for node in before.nodes} if before else {}
     nodes = []
     taken = EMPTY
     for number, cpus in listed.items():
         has_memory = _has_memory(f"{folders[number]}/meminfo") if with_memory is None else number in with_memory
-        nodes.append(NumaNode(number, cpus & online - taken, has_memory))
-        taken |= cpus
+        present = known[number] if number in known else _present(folders[number])
+        nodes.append(NumaNode(number, cpus & online - taken, has_memory, (present | cpus) - taken))
+        taken |= cpus | present
     return tuple(nodes)
+
+
+def _present(folder: str) -> CpuSet:
+    """The CPUs of a node that are there, online or not: it keeps a link for each, while ``cpulist`` has online ones."""
+    names = list_folder(folder, Reason.TOPOLOGY_UNREADABLE)
+    return CpuSet(int(match[1]) for name in names if (match := _CPU.fullmatch(name)) and int(match[1]) < MAX_CPUS)
 
 
 def _has_memory(path: str) -> bool:

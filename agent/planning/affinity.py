@@ -51,7 +51,8 @@ def exclusive_affinity(topology: Topology, inventory: Inventory, cpus: CpuSet, n
 
 def extend(topology: Topology, cpus: CpuSet, home: CpuSet) -> CpuSet:
     """A home on one NUMA node, with the allowed CPUs of the next node: the next id, wrapping, that has online CPUs."""
-    nodes = topology.nodes_of(home)
+    # A base may hold CPUs that went offline since, and not every kernel says where these were.
+    nodes = topology.nodes_of(home & topology.online or home)
     if len(nodes) != 1:
         return home
     ids = topology.nodes_of(topology.online)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agent.model.cpuset import EMPTY, CpuSet, union
@@ -60,13 +60,16 @@ def exclusive_domains(inp: PlanInput) -> list[Domain]:
     return domains
 
 
-def shared_domains(inp: PlanInput, exclusive: Iterable[Domain], bases: Sequence[Base]) -> list[Domain]:
+def shared_domains(
+    inp: PlanInput, exclusive: Iterable[Domain], bases: Sequence[Base], anew: Collection[str] = ()
+) -> list[Domain]:
     """The shared domains, each cut from its recorded base, else from what its containers are allowed now.
 
     Containers with the same allowed CPUs are one domain. With bases recorded, each joins the base it resembles most:
     kubelet rewrites the cpusets of shared containers one after the other, and a domain must survive that. A recorded
     base without containers keeps its claims, so that a worker's going moves nobody. Where nobody is in a shared domain
     the node's own CPUs stand in, to show the pools that wait. Domain names are those of bases, else CPU lists.
+    Containers named in `anew` join no base: theirs left them without CPUs.
     """
     free = node_cpus(inp) - exclusive_cpus(inp)
     granted = {npu for domain in exclusive for npu in domain.npus}
@@ -84,7 +87,7 @@ def shared_domains(inp: PlanInput, exclusive: Iterable[Domain], bases: Sequence[
     joined: dict[str, dict[str, CpuSet]] = {base.domain: {} for base in bases}
     fresh: list[tuple[CpuSet, dict[str, CpuSet]]] = []
     for allowed, members in sorted(groups.items(), key=lambda item: (-len(item[0]), item[0].bits)):
-        base = _resembling(bases, allowed)
+        base = None if members.keys() <= set(anew) else _resembling(bases, allowed)
         if base is None:
             fresh.append((allowed, members))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from agent.model.cpuset import EMPTY, CpuSet, union
@@ -47,7 +47,8 @@ def make_plan(inp: PlanInput) -> Plan:
         together = _cuts_clusters(device, strategy)
         hit = {entry.domain for entry in starved}
         kept = () if together else tuple(base for base in inp.bases if base.domain not in hit)
-        fresh = _plan_from(inp, device, strategy, kept)
+        anew = [key for domain in plan.domains if domain.name in hit for key in domain.containers]
+        fresh = _plan_from(inp, device, strategy, kept, anew)
         if len(_unplanned(fresh)) < len(_unplanned(plan)):
             return fresh
     return plan
@@ -94,9 +95,11 @@ def _impossible(inp: PlanInput, cpus: CpuSet) -> Problem | None:
     return None
 
 
-def _plan_from(inp: PlanInput, device: DeviceType, strategy: Strategy, bases: Sequence[Base]) -> Plan:
+def _plan_from(
+    inp: PlanInput, device: DeviceType, strategy: Strategy, bases: Sequence[Base], anew: Collection[str] = ()
+) -> Plan:
     exclusive = exclusive_domains(inp)
-    shared = shared_domains(inp, exclusive, bases)
+    shared = shared_domains(inp, exclusive, bases, anew)
     cut = _Cut(inp, device, strategy)
     shares = [*cut.exclusive(exclusive), *cut.shared(shared)]
     domains = [*exclusive, *shared]

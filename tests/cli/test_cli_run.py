@@ -38,14 +38,14 @@ class Running:
             text=True,
         )
 
-    def state(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def state(self, holds: Callable[[dict[str, Any]], bool], name: str = "plan.yaml") -> dict[str, Any]:
         """The state file, once it is as expected."""
         end = time.monotonic() + TIMEOUT
         document: dict[str, Any] = {}
         while time.monotonic() < end:
             assert self.process.poll() is None, self.process.stderr and self.process.stderr.read()
             try:
-                document = yaml.safe_load((self.folder / "plan.yaml").read_text()) or {}
+                document = yaml.safe_load((self.folder / name).read_text()) or {}
             except FileNotFoundError:
                 document = {}
             if document and holds(document):
@@ -126,14 +126,17 @@ def test_spec_in_the_state_file_is_followed_without_a_restart(start: Callable[..
     assert after["spec"] == {"mode": "DryRun"}
 
 
-def test_a_dry_run_takes_no_lock_and_writes_the_state_only_where_it_is_told(start: Callable[..., Running]) -> None:
+def test_a_dry_run_takes_no_lock_and_writes_nothing_but_the_state_that_it_is_told(
+    start: Callable[..., Running],
+) -> None:
     holder = start()
     holder.state(lambda d: "status" in d)
-    dry = start("--dry-run")
-    time.sleep(1.5)
-    assert dry.process.poll() is None
-    status, _ = dry.end()
+    dry = start("--dry-run", "--state-file", str(holder.folder / "dry.yaml"), "--journal-file", "/nonexistent/journal")
+    dry.state(lambda d: d["status"]["mode"] == "DryRun", "dry.yaml")
+    status, log = dry.end()
     assert status == 0
+    assert not [entry for entry in log if "journal" in entry["message"]]
+    holder.state(lambda d: d["status"]["mode"] == "Enforce")
 
 
 def test_a_host_root_of_another_kernel_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,18 @@
+"""What all tests share: where their temporary folders are, and how hypothesis looks for examples."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+from agent.demo.fake_files import scratch
+
+# Virtual nodes are thousands of small files; making and removing these on a shared disk takes minutes.
+if (memory := scratch()) is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+# The same examples at every run of the CI. No deadline: a shared machine stalls now and then, and a test is not slow
+# because its neighbour is.
+settings.register_profile("cpubind", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("cpubind")
