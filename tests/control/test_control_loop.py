@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from agent.control.observe import Candidate
+from agent.demo.fake_npu_smi import NpuSmiStandIn
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
+from agent.model.node import Inventory
 from agent.model.spec import Spec
 from tests.control.rig import Rig, masks, narrow
 
@@ -324,17 +327,43 @@ def test_a_damaged_journal_is_set_aside_and_the_agent_starts(tmp_path: Path, cut
         assert rig.journal_file.with_name("journal.json.damaged").exists()
 
 
-def test_a_card_that_vanishes_moves_nobody(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    start_workers(rig, range(16))
+def lose_card(rig: Rig, npu: int, *, device_file_too: bool) -> None:
+    """npu-smi shows one NPU fewer from now on."""
+    profile = rig.node.profile
+    left = Inventory(tuple(n for n in profile.inventory.npus if n.id != npu), profile.device_type)
+    stand_in = NpuSmiStandIn(rig.folder / "less", replace(profile, inventory=left))
+    stand_in.set_rows(row for row in rig.node.npu_smi.rows if row.npu != npu)
+    rig.node.npu_smi.query = stand_in.query  # type: ignore[method-assign]
+    if device_file_too:
+        devices = rig.node.root / "dev/davinci"
+        devices.write_text("".join(f"{n.device_number} 236:{n.device_number}\n" for n in left.npus))
+
+
+def test_a_card_that_is_gone_is_failed_keeps_its_cpus_and_moves_nobody(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "a2")
+    start_workers(rig, range(8))
     rig.settle()
     before, writes = rig.pools(), rig.writes()
-    devices = (rig.node.root / "dev/davinci").read_text()
-    # The driver still has the device: an inventory without it is refused, the last good one stands.
-    rig.node.npu_smi.fail("half a table", 0)
+    lose_card(rig, 5, device_file_too=True)
     rig.settle()
+    assert (rig.npu(5)["state"], rig.npu(5)["reason"]) == ("Failed", "NpuMissing")
     assert (rig.pools(), rig.writes()) == (before, writes)
-    assert devices.count("\n") == 16
+    assert rig.condition("Degraded")["reason"] == "NpuMissing"
+    rig.restart()
+    rig.settle()
+    assert (rig.pools(), rig.writes()) == (before, writes), "the journal forgot the card"
+
+
+def test_an_inventory_smaller_than_the_device_files_is_refused_and_the_last_one_stands(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "a2")
+    start_workers(rig, range(8))
+    rig.settle()
+    before, writes = rig.pools(), rig.writes()
+    lose_card(rig, 5, device_file_too=False)
+    rig.settle()
+    assert rig.npu(5)["state"] == "Bound"
+    assert (rig.pools(), rig.writes()) == (before, writes)
+    assert rig.condition("Degraded")["reason"] == "InventoryIncomplete"
 
 
 def test_an_edit_of_spec_in_the_state_file_is_followed(tmp_path: Path) -> None:
