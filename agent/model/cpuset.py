@@ -47,9 +47,7 @@ class CpuSet:
         """The set whose CPU n is bit n of a non-negative integer."""
         if bits < 0 or bits >> MAX_CPUS:
             raise CpuListError(f"CPU mask goes beyond CPU {MAX_CPUS - 1}")
-        self = cls.__new__(cls)
-        object.__setattr__(self, "bits", bits)
-        return self
+        return _of(bits)
 
     @classmethod
     def span(cls, first: int, last: int) -> CpuSet:
@@ -119,7 +117,7 @@ class CpuSet:
             span = min(count, last - first + 1)
             taken |= ((1 << span) - 1) << first
             count -= span
-        return CpuSet.from_bits(bits & taken)
+        return _of(bits & taken)
 
     def cut(self, sizes: Iterable[int]) -> list[CpuSet]:
         """Consecutive pieces of these sizes, from the lowest CPU on; what is left over is not returned."""
@@ -142,13 +140,13 @@ class CpuSet:
         return not self.bits & other.bits
 
     def __and__(self, other: CpuSet) -> CpuSet:
-        return CpuSet.from_bits(self.bits & other.bits)
+        return _of(self.bits & other.bits)
 
     def __or__(self, other: CpuSet) -> CpuSet:
-        return CpuSet.from_bits(self.bits | other.bits)
+        return _of(self.bits | other.bits)
 
     def __sub__(self, other: CpuSet) -> CpuSet:
-        return CpuSet.from_bits(self.bits & ~other.bits)
+        return _of(self.bits & ~other.bits)
 
     def __le__(self, other: CpuSet) -> bool:
         """Whether every CPU of this set is in the other."""
@@ -187,12 +185,22 @@ class CpuSet:
         return CpuSet.from_bits, (self.bits,)
 
 
+_set_bits: Final = CpuSet.__dict__["bits"].__set__
+
+
+def _of(bits: int) -> CpuSet:
+    """A set from bits that are known to be in range. Planning makes thousands of sets: it is worth a function."""
+    self = CpuSet.__new__(CpuSet)
+    _set_bits(self, bits)
+    return self
+
+
 EMPTY: Final = CpuSet()
 
 
 def union(sets: Iterable[CpuSet]) -> CpuSet:
     """All CPUs that are in any of the sets."""
-    return CpuSet.from_bits(reduce(or_, (s.bits for s in sets), 0))
+    return _of(reduce(or_, (s.bits for s in sets), 0))
 
 
 def _checked(cpu: int) -> int:

@@ -17,12 +17,12 @@ class NumaNode:
     """Its online CPUs."""
     has_memory: bool = True
     present: CpuSet = EMPTY
-    """Its CPUs, offline ones too, where the kernel says (``nodeN/cpuM``); at least `cpus`."""
+    """All its CPUs, offline ones too, where the kernel says (``nodeN/cpuM``); empty where it doesn't."""
 
     @property
     def members(self) -> CpuSet:
         """All CPUs that are known to be its own."""
-        return self.cpus | self.present
+        return self.present or self.cpus
 
 
 @dataclass(frozen=True, slots=True)

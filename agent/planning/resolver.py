@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agent.model.cpuset import EMPTY, CpuSet
+from agent.model.cpuset import EMPTY, CpuSet, union
 
 
 def share_evenly(cpus: CpuSet, npus: list[int]) -> dict[int, CpuSet]:
@@ -16,6 +16,8 @@ def share_evenly(cpus: CpuSet, npus: list[int]) -> dict[int, CpuSet]:
 
 def resolve(claims: Mapping[int, CpuSet]) -> dict[int, CpuSet]:
     """Disjoint pools out of claims that may overlap: CPUs with the same claimants are shared evenly among these."""
+    if sum(map(len, claims.values())) == len(union(claims.values())):
+        return dict(claims)  # nobody claims what somebody else does
     classes: list[tuple[CpuSet, list[int]]] = []
     for npu in sorted(claims):
         rest = claims[npu]
