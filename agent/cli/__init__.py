@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from agent import __version__
-from agent.cli.capture import capture
-from agent.cli.demo import demo
-from agent.cli.look import explain, plan, verify
-from agent.cli.run import run
 from agent.model.reason import Reason, Refused
 
 EXIT_PROBLEM = 1
@@ -22,7 +19,28 @@ EXIT_LOCKED = 3
 _USAGE_REASONS = frozenset({Reason.INVALID_SPEC})
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_COMMANDS = {
+    "run": "agent.cli.run",
+    "plan": "agent.cli.look",
+    "explain": "agent.cli.look",
+    "verify": "agent.cli.look",
+    "capture": "agent.cli.capture",
+    "demo": "agent.cli.demo",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command when it is used: an agent has no need of what the demo and the tables are made with."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        module = _COMMANDS.get(cmd_name)
+        return None if module is None else getattr(import_module(module), cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="cpubind")
 def cli() -> None:
     """Decides, applies and keeps CPU placement for Ascend NPU inference on a node.
@@ -38,10 +56,6 @@ def cli() -> None:
     Every flag can be set by the environment, too: --npu-smi is CPUBIND_NPU_SMI. A flag counts more.
     Exit status: 0 done, 1 a problem was found, 2 wrong usage, 3 another agent holds this host.
     """
-
-
-for command in (run, plan, explain, verify, capture, demo):
-    cli.add_command(command)
 
 
 def main() -> NoReturn:

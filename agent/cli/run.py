@@ -21,7 +21,7 @@ from agent.model.reason import Reason, Refused
 from agent.model.spec import Spec
 from agent.node.devices import has_npu
 from agent.node.host import LinuxHost
-from agent.node.npu_smi.command import NpuSmiCommand
+from agent.node.npu_smi.command import NpuSmi, NpuSmiCommand
 from agent.node.procfs import boot_id
 from agent.node.storage import HostLock
 from agent.settings import Settings
@@ -71,8 +71,9 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
     lock = HostLock(settings.lock_file or root / LOCK)
     if acts:
         lock.acquire(f"cpubind {__version__}, pid {os.getpid()}, node {settings.node_name}")
+    npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
     try:
-        agent = build(settings, spec, dry_run=dry_run, selects=selects)
+        agent = build(settings, spec, npu_smi, dry_run=dry_run, selects=selects)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         log.info("cpubind %s on %s, %s", __version__, settings.node_name, "dry run" if dry_run else "binding")
@@ -81,11 +82,12 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
         agent.run()
         log.info("stopped; bindings stay as they are")
     finally:
+        npu_smi.close()
         lock.release()
     return 0
 
 
-def build(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, ...]) -> Agent:
+def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, selects: tuple[str, ...]) -> Agent:
     """The agent of a host, with the files that it keeps there."""
     root = settings.host_root
     observer = Observer(root, architecture=settings.architecture, selects=selector(selects))
@@ -94,7 +96,7 @@ def build(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
         Parts(
             node=settings.node_name,
             observer=observer,
-            npu_smi=NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout),
+            npu_smi=npu_smi,
             actor=Actor(root / "proc", LinuxHost()),
             defaults=spec,
             state=StateFile(state) if state else None,

@@ -89,6 +89,7 @@ class NpuSmiCommand:
         self._spawn = _Process if spawn is None else spawn
         self._lock = threading.Lock()
         self._left: Child | None = None  # killed, and perhaps still there
+        self._running: Child | None = None
 
     def query(self, *args: str) -> str:
         """As `NpuSmi.query`. Returns or raises within `timeout` seconds and a little."""
@@ -99,6 +100,11 @@ class NpuSmiCommand:
                 self._left = None
             return self._run(args)
 
+    def close(self) -> None:
+        """Kills the query under way, in whatever thread it is: nothing may be left behind when the agent ends."""
+        if (child := self._running) is not None:
+            child.kill()
+
     def _run(self, args: tuple[str, ...]) -> str:
         deadline = time.monotonic() + self._timeout
         try:
@@ -108,9 +114,16 @@ class NpuSmiCommand:
             reason = Reason.NPU_SMI_NOT_FOUND if code in _NO_PROGRAM else Reason.NPU_SMI_FAILED
             why = os.strerror(code) if code else "cannot be started"
             raise Refused(reason, f"{shown(self._path)}: {why}") from None
+        self._running = child
         try:
             output, errors, status = self._collect(child, deadline, shown(" ".join(("npu-smi", *args))))
+        except Refused:
+            raise
+        except BaseException:  # Ctrl-C, say, which the child in its own session does not get
+            child.kill()
+            raise
         finally:
+            self._running = None
             child.close_pipes()
         # stderr comes first: what it says of a failure is clearer than the head of a table.
         said = output if status == 0 and output.strip() else f"{errors}\n{output}"

@@ -278,3 +278,51 @@ def _wait_until(done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_closing_ends_a_query_in_another_thread_and_leaves_no_child(script: Script) -> None:
+    path = script("exec sleep 3600")
+    command = NpuSmiCommand(str(path), timeout=3000.0)
+    refused: list[Refused] = []
+    thread = threading.Thread(target=lambda: refused.append(_refusal(command)))
+    thread.start()
+    recorded = path.with_name("npu-smi.pid")
+    end = time.monotonic() + 20
+    while not (recorded.exists() and recorded.read_text().strip()) and time.monotonic() < end:
+        time.sleep(0.01)
+    command.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert refused[0].reason is Reason.NPU_SMI_FAILED
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(recorded.read_text()), 0)
+
+
+def test_an_interrupt_takes_the_child_with_it(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = script("exec sleep 3600")
+    command = NpuSmiCommand(str(path), timeout=3000.0)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_collect", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        command.query("info")
+    recorded = path.with_name("npu-smi.pid")
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if recorded.exists() and recorded.read_text().strip() and not _alive(int(recorded.read_text())):
+            return
+        # It may have been killed before it could leave its pid.
+        if not recorded.exists() and not any(t.name == "npu-smi-left" for t in threading.enumerate()):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the child is still there")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
