@@ -90,6 +90,7 @@ class NpuSmiCommand:
         self._lock = threading.Lock()
         self._left: Child | None = None  # killed, and perhaps still there
         self._running: Child | None = None
+        self._closed = False
 
     def query(self, *args: str) -> str:
         """As `NpuSmi.query`. Returns or raises within `timeout` seconds and a little."""
@@ -101,7 +102,8 @@ class NpuSmiCommand:
             return self._run(args)
 
     def close(self) -> None:
-        """Kills the query under way, in whatever thread it is: nothing may be left behind when the agent ends."""
+        """Ends the query under way, in whatever thread it is, and refuses more: nothing stays when the agent ends."""
+        self._closed = True
         if (child := self._running) is not None:
             child.kill()
 
@@ -116,6 +118,8 @@ class NpuSmiCommand:
             raise Refused(reason, f"{shown(self._path)}: {why}") from None
         self._running = child
         try:
+            if self._closed:  # meanwhile: whoever closed it had no child to kill yet
+                child.kill()
             output, errors, status = self._collect(child, deadline, shown(" ".join(("npu-smi", *args))))
         except Refused:
             raise
