@@ -61,9 +61,10 @@ def npus(affinities: Iterable[str | CpuSet | None]) -> tuple[Npu, ...]:
 
 
 def shared(key: str, allowed: str | CpuSet, npus: Iterable[int] | None = None) -> Container:
-    """A container in the shared domain."""
+    """A pod's container in the shared domain."""
     return Container(
         key=key,
+        pod_uid=f"uid-of-{key}",
         cpus=cpus(allowed) if isinstance(allowed, str) else allowed,
         npus=None if npus is None else frozenset(npus),
     )
@@ -182,7 +183,7 @@ def ascend_950_single(nodes: int = 4, size: int = 48, each: int = 2) -> Machine:
 
 
 def without(made: Machine, gone: CpuSet) -> Machine:
-    """The same host with some CPUs offline: the kernel takes these out of every list but `possible`."""
+    """The same host with some CPUs offline: their nodes keep a link to each, lists name them no more."""
     host = made.topology
     return replace(
         made,
@@ -190,7 +191,7 @@ def without(made: Machine, gone: CpuSet) -> Machine:
             host,
             online=host.online - gone,
             root=host.root - gone,
-            nodes=tuple(replace(node, cpus=node.cpus - gone) for node in host.nodes),
+            nodes=tuple(replace(node, cpus=node.cpus - gone, present=node.members) for node in host.nodes),
             cores=tuple(core - gone for core in host.cores if core - gone),
         ),
     )
@@ -266,6 +267,11 @@ def topologies(draw: st.DrawFn, threads: int | None = None, *, holes: bool = Tru
         root=draw(mostly(online)) if holes and draw(st.booleans()) else online,
         isolated=isolated,
     )
+    if draw(st.booleans()):  # nodes say which of their CPUs are offline
+        present = dict.fromkeys(ids, EMPTY)
+        for node, core in zip(owner, cores, strict=True):
+            present[node] |= core - unlisted
+        made = replace(made, nodes=tuple(replace(node, present=present[node.id]) for node in made.nodes))
     return replace(made, possible=possible)
 
 
