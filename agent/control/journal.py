@@ -56,7 +56,10 @@ def dump(journal: Journal) -> str:
         "bootId": journal.boot_id,
         "driverVersion": universe.driver_version,
         "npus": [_npu_out(npu) for npu in universe.npus],
-        "bases": [{"domain": b.domain, "cpus": str(b.cpus), "npus": list(b.npus)} for b in journal.bases],
+        "bases": [
+            {"domain": b.domain, "cpus": str(b.cpus), "npus": list(b.npus), "round": b.round, "cpuset": str(b.cpuset)}
+            for b in journal.bases
+        ],
         "workers": [
             {
                 "pid": w.process.pid,
@@ -81,10 +84,7 @@ def parse(text: str) -> Journal:
         return Journal(
             boot_id=boot_id,
             universe=Universe(boot_id, _text(document["driverVersion"]), npus),
-            bases=tuple(
-                Base(_text(b["domain"]), CpuSet.parse(b["cpus"]), tuple(sorted(map(_number, b["npus"]))))
-                for b in document["bases"]
-            ),
+            bases=tuple(_base_in(entry) for entry in document["bases"]),
             workers=tuple(_worker_in(entry) for entry in document["workers"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -139,6 +139,16 @@ def _npu_in(entry: Mapping[str, Any]) -> Npu:
         name=_text(entry["name"]),
         bus_id=_text(entry["busId"]),
         affinity=None if affinity is None else CpuSet.parse(affinity),
+    )
+
+
+def _base_in(entry: Mapping[str, Any]) -> Base:
+    return Base(
+        domain=_text(entry["domain"]),
+        cpus=CpuSet.parse(entry["cpus"]),
+        npus=tuple(sorted(map(_number, entry["npus"]))),
+        round=_number(entry["round"]),
+        cpuset=CpuSet.parse(entry["cpuset"]),
     )
 
 

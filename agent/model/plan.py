@@ -24,6 +24,9 @@ class Base:
     """Ascending logical ids of the NPUs that got a slice."""
     round: int = 0
     """Bases cut together have one number; where domains overlap, later ones yield to what earlier ones were given."""
+    cpuset: CpuSet = EMPTY
+    """The cpuset by which its containers are known again, where that is their own (docker ``--cpuset-cpus``, a slice).
+    Empty for pods: kubelet rewrites their shared cpuset, one container after the other."""
 
 
 @dataclass(frozen=True, slots=True)

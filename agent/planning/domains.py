@@ -26,6 +26,8 @@ class Domain:
     """What a container of a shared domain could use at most."""
     round: int = 0
     """As in `Base`."""
+    cpuset: CpuSet = EMPTY
+    """As in `Base`."""
 
     @property
     def cpus(self) -> CpuSet:
@@ -65,11 +67,11 @@ def shared_domains(
 ) -> list[Domain]:
     """The shared domains, each cut from its recorded base, else from what its containers are allowed now.
 
-    Containers with the same allowed CPUs are one domain. With bases recorded, each joins the base it resembles most:
-    kubelet rewrites the cpusets of shared containers one after the other, and a domain must survive that. A recorded
-    base without containers keeps its claims, so that a worker's going moves nobody. Where nobody is in a shared domain
-    the node's own CPUs stand in, to show the pools that wait. Domain names are those of bases, else CPU lists.
-    Containers named in `anew` join no base: theirs left them without CPUs.
+    Containers with the same allowed CPUs are one domain. With bases recorded, pods join the base that is most like what
+    they are allowed: kubelet rewrites the cpusets of shared containers one after the other, and a domain must survive
+    that. Others join the base of their own cpuset, which nobody rewrites. A recorded base without containers keeps its
+    claims, so that a worker's going moves nobody. Where nobody is in a shared domain the node's own CPUs stand in, to
+    show the pools that wait. Containers named in `anew` join no base: theirs left them without CPUs.
     """
     free = node_cpus(inp) - exclusive_cpus(inp)
     granted = {npu for domain in exclusive for npu in domain.npus}
@@ -79,43 +81,66 @@ def shared_domains(
     if not shared:
         return [Domain(DEFAULT_DOMAIN, free, universe, free=free)]
 
-    groups: dict[CpuSet, dict[str, CpuSet]] = {}
-    for container in sorted(shared, key=lambda c: c.key):
-        allowed = container.cpus & free
-        groups.setdefault(allowed, {})[container.key] = allowed
-
-    joined: dict[str, dict[str, CpuSet]] = {base.domain: {} for base in bases}
-    fresh: list[tuple[CpuSet, dict[str, CpuSet]]] = []
-    for allowed, members in sorted(groups.items(), key=lambda item: (-len(item[0]), item[0].bits)):
-        base = None if members.keys() <= set(anew) else _resembling(bases, allowed)
-        if base is None:
-            fresh.append((allowed, members))
-        else:
-            joined[base.domain].update(members)
-
     known = set(inp.inventory.ids)
-    domains = [
-        Domain(
+    domains = {
+        base.domain: Domain(
             name=base.domain,
             base=base.cpus,
             npus=tuple(npu for npu in base.npus if npu in known),
-            allowed=joined[base.domain],
             free=free,
             round=base.round,
+            cpuset=base.cpuset,
         )
         for base in bases
-    ]
+    }
     after = max((base.round for base in bases), default=-1) + 1
-    for allowed, members in fresh:
-        taken = {domain.name for domain in domains}
-        name = str(allowed) if DEFAULT_DOMAIN in taken else DEFAULT_DOMAIN
-        domains.append(Domain(name, allowed, universe, allowed=members, free=free, round=after))
-    return sorted(domains, key=lambda d: (d.round, d.name != DEFAULT_DOMAIN, -len(d.base), d.base.bits, d.name))
+    for group in _groups(shared, free):
+        base = None if group.allowed.keys() <= set(anew) else group.known_from(bases)
+        if base is not None:
+            domains[base.domain].allowed.update(group.allowed)
+            continue
+        name = str(group.cpus) if DEFAULT_DOMAIN in domains else DEFAULT_DOMAIN
+        if name in domains:  # the base of these CPUs left them without, or is of another kind
+            name = f"{name}@{after}"
+        domains[name] = Domain(
+            name, group.cpus, universe, allowed=group.allowed, free=free, round=after, cpuset=group.cpuset
+        )
+    return sorted(
+        domains.values(), key=lambda d: (d.round, d.name != DEFAULT_DOMAIN, -len(d.base), d.base.bits, d.name)
+    )
 
 
-def _resembling(bases: Sequence[Base], allowed: CpuSet) -> Base | None:
-    near = [base for base in bases if base.cpus == allowed or not base.cpus.isdisjoint(allowed)]
-    return min(near, key=lambda b: (len((b.cpus | allowed) - (b.cpus & allowed)), b.domain), default=None)
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Shared containers that are allowed the same CPUs now."""
+
+    cpus: CpuSet
+    allowed: dict[str, CpuSet]
+    cpuset: CpuSet
+
+    def known_from(self, bases: Sequence[Base]) -> Base | None:
+        """The recorded base that these containers were cut from."""
+        if self.cpuset:
+            return next((base for base in bases if base.cpuset == self.cpuset), None)
+        near = [
+            base
+            for base in bases
+            if not base.cpuset and (base.cpus == self.cpus or not base.cpus.isdisjoint(self.cpus))
+        ]
+        return min(near, key=lambda b: (len((b.cpus | self.cpus) - (b.cpus & self.cpus)), b.domain), default=None)
+
+
+def _groups(shared: Sequence[Container], free: CpuSet) -> list[_Group]:
+    """The largest first, so that it is called the default domain."""
+    by_cpus: dict[CpuSet, list[Container]] = {}
+    for container in sorted(shared, key=lambda c: c.key):
+        by_cpus.setdefault(container.cpus & free, []).append(container)
+    groups = []
+    for cpus, members in by_cpus.items():
+        rewritten = any(member.pod_uid for member in members)
+        cpuset = EMPTY if rewritten else min((m.cpus for m in members), key=lambda c: (len(c), c.bits))
+        groups.append(_Group(cpus, {member.key: cpus for member in members}, cpuset))
+    return sorted(groups, key=lambda group: (-len(group.cpus), group.cpus.bits))
 
 
 def _running(workers: Iterable[Worker]) -> dict[str, frozenset[int]]:

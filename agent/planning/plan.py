@@ -42,13 +42,15 @@ def make_plan(inp: PlanInput) -> Plan:
             workers=tuple(WorkerPlan(worker, "", failed) for worker in sorted(inp.workers, key=_worker_order)),
         )
     plan = _plan_from(inp, device, strategy, inp.bases)
-    if inp.bases and (starved := _starved(plan)):
-        # Clusters are cut from the shared domains together, so that none of these can be cut anew by itself.
-        together = _cuts_clusters(device, strategy)
-        hit = {entry.domain for entry in starved}
-        kept = () if together else tuple(base for base in inp.bases if base.domain not in hit)
-        anew = [key for domain in plan.domains if domain.name in hit for key in domain.containers]
-        fresh = _plan_from(inp, device, strategy, kept, anew)
+    if not inp.bases or not (starved := _starved(plan)):
+        return plan
+    hit = {entry.domain for entry in starved}
+    # Clusters are cut from the shared domains together, so that none of these can be cut anew by itself.
+    kept = () if _cuts_clusters(device, strategy) else tuple(base for base in inp.bases if base.domain not in hit)
+    everyone = [key for domain in plan.domains if domain.name in hit for key in domain.containers]
+    # First those alone who have nothing: what the others were given stays. Then their whole domain.
+    for bases, anew in ((inp.bases, [entry.worker.container for entry in starved]), (kept, everyone)):
+        fresh = _plan_from(inp, device, strategy, bases, anew)
         if len(_unplanned(fresh)) < len(_unplanned(plan)):
             return fresh
     return plan
@@ -114,7 +116,7 @@ def _plan_from(
         domains=tuple(
             DomainPlan(d.name, d.cpus, d.base, d.npus, d.exclusive, tuple(sorted(d.allowed))) for d in domains
         ),
-        bases=tuple(Base(d.name, d.base, d.npus, d.round) for d in shared) if any(d.allowed for d in shared) else (),
+        bases=_bases(shared),
         node_cpus=node_cpus(inp),
         exclusive_cpus=exclusive_cpus(inp) & inp.topology.online,
     )
@@ -124,6 +126,13 @@ def _plan_from(
     uvb = uvb_cpus(inp.topology, plan.node_cpus, plan.exclusive_cpus, clusters)
     problem = None if uvb else Problem(Reason.NO_UVB_CPUS, "NUMA node 0 has no CPU left beside CPU 0 and the clusters")
     return replace(plan, uvb=uvb, uvb_problem=problem)
+
+
+def _bases(shared: Sequence[Domain]) -> tuple[Base, ...]:
+    """What to record: nothing where nobody is in a shared domain, and no domain that is empty and in nobody's way."""
+    lived = union(domain.base for domain in shared if domain.allowed)
+    kept = [domain for domain in shared if domain.allowed or not domain.base.isdisjoint(lived)]
+    return tuple(Base(d.name, d.base, d.npus, d.round, d.cpuset) for d in kept) if lived else ()
 
 
 class _Cut:
@@ -300,7 +309,15 @@ def _spanning(worker: Worker, parts: list[Allotment]) -> Allotment:
     return Allotment(main, Roles(main=main), note=Problem(Reason.MULTIPLE_NPUS, message))
 
 
-_STARVED = frozenset({Reason.INSUFFICIENT_CPUS, Reason.INSUFFICIENT_CLUSTERS, Reason.NPU_NOT_IN_DOMAIN})
+_STARVED = frozenset(
+    {
+        Reason.INSUFFICIENT_CPUS,
+        Reason.INSUFFICIENT_CLUSTERS,
+        Reason.AFFINITY_OUTSIDE_CPUSET,
+        Reason.AFFINITY_SPANS_NODES,
+        Reason.NPU_NOT_IN_DOMAIN,
+    }
+)
 
 
 def _unplanned(plan: Plan) -> list[WorkerPlan]:

@@ -11,7 +11,7 @@ MIN_POOL = 5
 
 
 def split(pool: CpuSet, *, irq_roles: bool, note: Problem | None = None) -> Allotment:
-    """A pool with its roles, or `InsufficientCpus`.
+    """A pool with its roles, or `InsufficientCpus` with the pool that is too small.
 
     SQ interrupt on pool[0], CQ interrupts on pool[1], main = pool[2:-2], acl = pool[-2], release = pool[-1]; on devices
     whose interrupts are not bound (Ascend 950) main is the whole pool.
@@ -23,6 +23,6 @@ def split(pool: CpuSet, *, irq_roles: bool, note: Problem | None = None) -> Allo
     if len(pool) < MIN_POOL:
         held = f"only {len(pool)} ({pool})" if pool else "none"
         message = f"an NPU needs {MIN_POOL} CPUs, {held} of its CPUs can be had in the container's cpuset"
-        return Allotment(problem=Problem(Reason.INSUFFICIENT_CPUS, message))
+        return Allotment(pool, problem=Problem(Reason.INSUFFICIENT_CPUS, message))
     irq, main, acl, release = pool.cut([2, len(pool) - 4, 1, 1])
     return Allotment(pool, Roles(main=main, irq=irq, acl=acl, release=release), note=note)

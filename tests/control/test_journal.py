@@ -19,7 +19,10 @@ JOURNAL = Journal(
     universe=Universe(
         "boot-1", "25.0", (Npu(0, 3, 0, 4, "910B3", "0000:c1:00.0", CpuSet.parse("0-23,96")), Npu(1, name="x"))
     ),
-    bases=(Base("default", CpuSet.parse("0-639"), (0, 1)),),
+    bases=(
+        Base("default", CpuSet.parse("0-639"), (0, 1)),
+        Base("8-15", CpuSet.parse("8-15"), (1,), round=2, cpuset=CpuSet.parse("0-15")),
+    ),
     workers=(
         BoundWorker(
             ProcessId(4711, 99),

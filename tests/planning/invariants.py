@@ -92,7 +92,7 @@ def _allotment_is_whole(device_type: DeviceType, allotment: Allotment) -> None:
     if allotment.problem is not None and allotment.problem.reason is not Reason.NPU_MISSING:
         assert allotment.roles is None
         return
-    if allotment.problem is not None and not allotment.pool:
+    if allotment.problem is not None and allotment.roles is None:
         return
     roles, pool = allotment.roles, allotment.pool
     assert roles is not None

@@ -19,7 +19,7 @@ def serving(cpus: str = "0-79", spec: Spec | None = None, bases: tuple[Base, ...
     every = CpuSet.span(0, 79)
     topology = Topology(every, every, (NumaNode(0, every),), tuple(CpuSet([c]) for c in range(80)))
     inventory = Inventory((Npu(0), Npu(1)), DeviceType.A3)
-    container = Container("c", CpuSet.parse(cpus))
+    container = Container("c", CpuSet.parse(cpus), pod_uid="uid-1")
     worker = Worker(ProcessId(7, 7), (0,), "c")
     return PlanInput(topology, inventory, (container,), (worker,), bases, spec or Spec())
 
