@@ -15,17 +15,26 @@ class ProcStatusHost:
     """A `Host` that reads masks of one process from ``Cpus_allowed_list`` and writes nothing."""
 
     def __init__(self, proc_root: Path, pid: int) -> None:
-        self._tasks = proc_root / str(pid) / "task"
+        self._pid = pid
+        self._process = proc_root / str(pid)
 
     def get_affinity(self, tid: int) -> CpuSet:
-        """OSError with ESRCH where the thread is gone, or its mask is not recorded."""
-        text = read_text(self._tasks / str(tid) / "status", Reason.PROCESS_UNREADABLE) or ""
-        for line in text.splitlines():
-            if line.startswith("Cpus_allowed_list:"):
-                try:
-                    return CpuSet.parse(line.partition(":")[2])
-                except CpuListError as error:
-                    raise Refused(Reason.PROCESS_UNREADABLE, f"status of thread {tid}: {error}") from None
+        """OSError with ESRCH where the thread is gone; Refused(ProcessUnreadable) where its mask is not recorded.
+
+        A recording may have the status of the process alone: that is the main thread's.
+        """
+        thread = self._process / "task" / str(tid)
+        for folder in (thread, self._process) if tid == self._pid else (thread,):
+            text = read_text(folder / "status", Reason.PROCESS_UNREADABLE) or ""
+            for line in text.splitlines():
+                if line.startswith("Cpus_allowed_list:"):
+                    try:
+                        return CpuSet.parse(line.partition(":")[2])
+                    except CpuListError as error:
+                        raise Refused(Reason.PROCESS_UNREADABLE, f"status of thread {tid}: {error}") from None
+        # A thread without a mask must not look like one that ended: those count as in place.
+        if thread.is_dir():
+            raise Refused(Reason.PROCESS_UNREADABLE, f"the mask of thread {tid} is not recorded")
         raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
