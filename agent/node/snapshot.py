@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from agent.model.pods import pod_from_manifest
-from agent.model.reason import Reason, Refused, printable
+from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import Pod, PodResources
 from agent.node.files import read_text
 from agent.node.kubelet import parse_json, parse_pod_resources
@@ -45,6 +45,8 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     pod_resources: tuple[PodResources, ...] = ()
     journal: str | None = None
+    problems: tuple[Problem, ...] = ()
+    """What is damaged and can be done without: pod-resources.json (KubeletStateUnreadable)."""
 
 
 @contextlib.contextmanager
@@ -53,7 +55,7 @@ def open_snapshot(path: Path) -> Iterator[Snapshot]:
 
     Archives may have everything in one leading folder. Only their regular files are unpacked, at most 512 MiB and
     200,000 members of them; links and devices are left out. Refused(SnapshotUnreadable) when it is not there, damaged,
-    too large, of another version, or has a member that leads out of it.
+    too large, of another version, or has a member that leads out of it. Damaged pod resources are among its problems.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -84,10 +86,12 @@ def _read(folder: Path) -> Snapshot:
     version = about.get("version")
     if version != VERSION or isinstance(version, bool):
         raise _refused(f"snapshot.json has version {printable(str(version), 40)}; {VERSION} is what is known here")
-    pods = about.get("pods", [])
+    pods = about.get("pods")
+    if pods is None:
+        pods = []
     if not isinstance(pods, list) or not all(isinstance(pod, Mapping) for pod in pods):
         raise _refused("pods in snapshot.json is not a list of objects")
-    resources = _text(folder / "pod-resources.json")
+    resources, problems = _pod_resources(folder / "pod-resources.json")
     return Snapshot(
         folder=folder,
         root=folder / "root",
@@ -95,11 +99,21 @@ def _read(folder: Path) -> Snapshot:
         node=_string(about, "node", ""),
         architecture=_string(about, "architecture", "aarch64"),
         pods=tuple(map(pod_from_manifest, pods)),
-        pod_resources=()
-        if resources is None
-        else parse_pod_resources(parse_json(resources, "pod-resources.json", Reason.KUBELET_STATE_UNREADABLE)),
+        pod_resources=resources,
         journal=_text(folder / "journal.json"),
+        problems=problems,
     )
+
+
+def _pod_resources(path: Path) -> tuple[tuple[PodResources, ...], tuple[Problem, ...]]:
+    """What kubelet listed, or what is wrong with the list: a node without it can be planned all the same."""
+    try:
+        text = read_text(path, Reason.KUBELET_STATE_UNREADABLE, limit=_MAX_JSON)
+        if text is None:
+            return (), ()
+        return parse_pod_resources(parse_json(text, path.name, Reason.KUBELET_STATE_UNREADABLE)), ()
+    except Refused as refused:
+        return (), (refused.problem,)
 
 
 def _string(about: Mapping[str, object], field: str, default: str) -> str:

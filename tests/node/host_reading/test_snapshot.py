@@ -178,9 +178,20 @@ def test_a_place_without_a_snapshot_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "pipe", "neither a folder nor a file")
 
 
-def test_damaged_pod_resources_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused), open_snapshot(folder(tmp_path / "snap", FILES | {"pod-resources.json": "{"})):
-        pass
+@pytest.mark.parametrize("text", ["{", "[]", '{"pod_resources": 3}', '{"pod_resources": [{"containers": [4]}]}', None])
+def test_damaged_pod_resources_are_told_and_the_rest_is_read(tmp_path: Path, text: str | None) -> None:
+    place = folder(tmp_path / "snap", FILES if text is None else FILES | {"pod-resources.json": text})
+    if text is None:
+        (place / "pod-resources.json").mkdir()
+    with open_snapshot(place) as found:
+        is_the_snapshot(found)
+    assert [problem.reason for problem in found.problems] == [Reason.KUBELET_STATE_UNREADABLE]
+    assert "pod-resources" in found.problems[0].message
+
+
+def test_pods_that_are_null_are_none(tmp_path: Path) -> None:
+    with open_snapshot(folder(tmp_path / "snap", {"snapshot.json": '{"version":1,"pods":null}'})) as found:
+        assert (found.pods, found.problems) == ((), ())
 
 
 # Archives that try something
