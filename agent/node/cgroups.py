@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,8 @@ _DEEPEST: Final = 64
 """Levels that are looked at. A container can nest cgroups without end; what lies deeper gets the CPUs of this level."""
 _MOST_FOLDERS: Final = 50_000
 _CACHED: Final = 4096
+_FRESH: Final = 30.0
+"""Seconds for which a look at the whole tree is believed: a recorded one stays as it is, a live one does not."""
 
 
 class CgroupTree:
@@ -47,6 +50,8 @@ class CgroupTree:
         self._node_known = kubepods_root is not None
         self._mount: tuple[str, str] | None = None
         self._identities: dict[str, CgroupIdentity] = {}
+        self._ends: dict[str, list[list[str]]] = {}
+        self._ends_of: float | None = None
 
     @property
     def mount(self) -> tuple[str, str] | None:
@@ -74,10 +79,15 @@ class CgroupTree:
     def path(self, pid: int) -> str | None:
         """The whole path of a process below the mount of its hierarchy; None when it is gone.
 
-        Where it could not be made absolute it still begins with ``/..``.
+        Where the root of the namespace it is written in is not known (a recording made elsewhere), it is the one folder
+        of the tree whose path ends so. Where that could not be found either, it still begins with ``/..``. PID 1 is not
+        looked for: containers have folders that end like its own.
         """
         line = self._line(pid)
-        return None if line is None else written(*resolve(line.path, self.own))
+        if line is None:
+            return None
+        path = written(*resolve(line.path, self.own))
+        return path if pid == 1 else self._located(path) or path
 
     def identity(self, pid: int) -> CgroupIdentity | None:
         """Whose process it is, with the path cut at the container's component; None when it is gone."""
@@ -94,19 +104,24 @@ class CgroupTree:
     def process_cpus(self, pid: int) -> CpuSet | None:
         """The CPUs that the process's own cgroup gives it; None when it is gone or no cpuset can be read."""
         path = self.path(pid)
-        return None if path is None else self.effective_cpus(path)
+        return None if path is None else self._cpus(path)
 
     def root_cpus(self) -> CpuSet | None:
         """The root cpuset: what PID 1's cgroup gives; None where no cpuset hierarchy is readable."""
         cpus = self.process_cpus(1)
-        return self.effective_cpus("/") if cpus is None else cpus
+        return self._cpus("/") if cpus is None else cpus
 
     def effective_cpus(self, path: str) -> CpuSet | None:
         """The effective cpuset of a cgroup, from the nearest one upwards that has a file for it and something in it.
 
-        Neither a link nor ``..`` is followed. A path that begins with ``/..`` counts only if all the rest of it exists.
-        None where no cpuset can be read; Refused(CpusetUnreadable) where one is there and is damaged or denied.
+        Neither a link nor ``..`` is followed. A path that begins with ``/..`` counts only if all the rest of it exists,
+        or if it is the end of one folder's path and of no other's. None where no cpuset can be read;
+        Refused(CpusetUnreadable) where one is there and is damaged or denied.
         """
+        return self._cpus(self._located(path) or path)
+
+    def _cpus(self, path: str) -> CpuSet | None:
+        """As `effective_cpus`, without looking for what could not be made absolute."""
         mount = self.mount
         parts, lost = resolve(path)
         if mount is None:
@@ -136,6 +151,35 @@ class CgroupTree:
     def _line(self, pid: int) -> CgroupLine | None:
         text = read_text(f"{join(self._root)}/proc/{pid}/cgroup", Reason.PROCESS_UNREADABLE)
         return parse_cgroup(text) if text else None
+
+    def _located(self, path: str) -> str | None:
+        """Where in the tree a path that begins with ``/..`` leads; None where none or several folders end so.
+
+        What a container made below its own cgroup may be missing in a recording: then its own folder is looked for.
+        """
+        parts, lost = resolve(path)
+        if not lost or not parts:
+            return None
+        cut = identify(path)
+        own = resolve(cut.path)[0] if cut.runtime else parts
+        for end in (parts, own):
+            found = [whole for whole in self._folders_named(end[-1]) if whole[-len(end) :] == end]
+            if found:
+                return written(found[0] + parts[len(end) :]) if len(found) == 1 else None
+        return None
+
+    def _folders_named(self, name: str) -> list[list[str]]:
+        """Every folder of the cpuset hierarchy with this name; empty where it has more folders than are looked at."""
+        now = time.monotonic()
+        if self._ends_of is None or now - self._ends_of > _FRESH:
+            mount = self.mount
+            self._ends, self._ends_of = {}, now
+            for count, (parts, _folder, _inode) in enumerate(_folders(mount[0]) if mount else ()):
+                if count >= _MOST_FOLDERS:
+                    self._ends = {}
+                    break
+                self._ends.setdefault(parts[-1], []).append(parts)
+        return self._ends.get(name, [])
 
     def _node(self) -> str | None:
         """The cgroup below which pods are to be looked for: PID 1's container, where the node itself is one."""

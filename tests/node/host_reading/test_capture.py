@@ -255,7 +255,9 @@ def test_cgroup_paths_are_captured_as_they_are_on_the_host(tree: Tree, tmp_path:
         }
     )
     take(root, tmp_path / "b")
-    assert (tmp_path / "b/root/proc/4711/cgroup").read_text() == f"0::/../../{CONTAINER}\n"  # not known: left alone
+    # Where the agent is cannot be known: the tree has one such container, but PID 1 is left alone.
+    assert (tmp_path / "b/root/proc/4711/cgroup").read_text() == f"0::/{CONTAINER}\n"
+    assert (tmp_path / "b/root/proc/1/cgroup").read_text() == "0::/../../init.scope\n"
     (root / "proc/4700").mkdir()
     (root / "proc/4700/cgroup").write_text("0::/\n")
     (root / "proc/self/cgroup").unlink()

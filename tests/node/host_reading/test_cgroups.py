@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Reason, Refused
 from agent.model.workload import CgroupIdentity
+from agent.node import cgroups as module
 from agent.node.cgroups import CgroupTree, find_cpuset, own_cgroup
 
 from .conftest import Tree
@@ -255,18 +256,93 @@ def test_without_a_namespace_of_its_own_the_agent_sees_whole_paths(tree: Tree) -
     assert own_cgroup(Path("/")) == "/"
 
 
-def test_where_nothing_tells_the_agents_path_no_cpuset_is_guessed(tree: Tree, tmp_path: Path) -> None:
-    root = through_a_namespace(tree)
-    assert own_cgroup(root, mount=tmp_path / "nothing") == "/"
+RELATIVE = [
+    f"/../cri-containerd-{ID}.scope",
+    f"/../../{POD.rpartition('/')[2]}/cri-containerd-{ID}.scope",
+    f"/../cri-containerd-{ID}.scope/made/by/itself",
+]
+
+
+@pytest.mark.parametrize("path", RELATIVE)
+def test_where_nothing_tells_the_agents_path_the_one_folder_that_ends_so_is_it(
+    tree: Tree, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a recording: of the recorder's namespace nothing is left.
+    root = tree(V2 | {"proc/1/cgroup": "0::/../../../../init.scope\n", "proc/4711/cgroup": f"0::{path}\n"})
+    walks: list[str] = []
+    walk = module._folders
+
+    def counted(top: str) -> Iterator[tuple[list[str], str, int]]:
+        walks.append(top)
+        return walk(top)
+
+    monkeypatch.setattr(module, "_folders", counted)
+    cgroups = CgroupTree(root, own="/")
+    identity = cgroups.identity(4711)
+    assert identity == CgroupIdentity(f"/{CONTAINER}", UID, ID, "Burstable", runtime=True)
+    assert cgroups.effective_cpus(identity.path) == cpus("8-23")
+    assert cgroups.effective_cpus(path) == cpus("8-23")
+    assert cgroups.process_cpus(4711) == cpus("8-23")
+    assert len(walks) == 1
+
+
+def test_the_recorded_relative_path_is_found_in_a_tree(tree: Tree, fixtures: Path) -> None:
+    text = (fixtures / "cgroup/v2_cgroupns_relative.txt").read_text()
+    container = f"{POD}/{text.strip().rpartition('/')[2]}"
+    root = tree(V2 | {"proc/4711/cgroup": text, f"sys/fs/cgroup/{container}/cpuset.cpus.effective": "2-3\n"})
     cgroups = CgroupTree(root)
     identity = cgroups.identity(4711)
     assert identity is not None
-    assert (identity.container_id, identity.runtime) == (ID, True)
+    assert (identity.path, identity.pod_uid) == (f"/{container}", UID)
+    assert cgroups.process_cpus(4711) == cpus("2-3")
+
+
+@pytest.mark.parametrize("there", ["none", "several", "too many folders"])
+def test_where_no_one_folder_tells_the_agents_path_no_cpuset_is_guessed(
+    tree: Tree, tmp_path: Path, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = through_a_namespace(tree)
+    if there == "none":
+        (root / "proc/4711/cgroup").write_text(f"0::/../cri-containerd-{'e' * 64}.scope\n")
+    elif there == "several":
+        tree({f"sys/fs/cgroup/{OWN}/cri-containerd-{ID}.scope/cpuset.cpus.effective": "1\n"})
+    else:
+        monkeypatch.setattr(module, "_MOST_FOLDERS", 3)
+    assert own_cgroup(root, mount=tmp_path / "nothing") == "/"
+    cgroups = CgroupTree(root, own="/")
+    identity = cgroups.identity(4711)
+    assert identity is not None
+    assert (identity.container_id, identity.pod_uid, identity.runtime) == (identity.path[-70:-6], "", True)
     # The nearest cgroup that happens to exist would be the root: all CPUs of the node.
     assert cgroups.effective_cpus(identity.path) is None
     assert cgroups.process_cpus(4711) is None
     # PID 1 is at the top all the same.
     assert cgroups.root_cpus() == cpus("0-191")
+
+
+def test_pid_1_is_not_looked_for_in_containers(tree: Tree) -> None:
+    inner = f"sys/fs/cgroup/{OWN}/init.scope/cpuset.cpus.effective"
+    root = tree(V2 | {"proc/1/cgroup": "0::/../../../../init.scope\n", inner: "5\n"})
+    cgroups = CgroupTree(root, own="/")
+    assert cgroups.root_cpus() == cpus("0-191")
+    identity = cgroups.identity(4711)
+    assert identity is not None
+    assert identity.pod_uid == UID
+
+
+def test_a_folder_that_came_later_is_found_in_time(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = through_a_namespace(tree)
+    (root / "proc/4711/cgroup").write_text(f"0::/../cri-containerd-{'e' * 64}.scope\n")
+    now = 100.0
+    monkeypatch.setattr("agent.node.cgroups.time.monotonic", lambda: now)
+    cgroups = CgroupTree(root, own="/")
+    assert cgroups.process_cpus(4711) is None
+    tree({f"sys/fs/cgroup/{POD}/cri-containerd-{'e' * 64}.scope/cpuset.cpus.effective": "6\n"})
+    now += 31
+    assert cgroups.process_cpus(4711) == cpus("6")
+    identity = cgroups.identity(4711)
+    assert identity is not None
+    assert identity.pod_uid == UID
 
 
 def test_an_end_of_a_path_that_exists_from_the_top_is_believed(tree: Tree) -> None:
