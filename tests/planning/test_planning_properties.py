@@ -160,7 +160,7 @@ def test_a_plan_with_several_domains_is_sound(inp: PlanInput) -> None:
     assert_sound(inp, make_plan(inp))
 
 
-@settings(host_sized, max_examples=200)
+@settings(host_sized, max_examples=120)
 @given(hosts.weird())
 def test_planning_raises_for_no_input(inp: PlanInput) -> None:
     plan = make_plan(inp)
