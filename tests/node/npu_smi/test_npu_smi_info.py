@@ -367,9 +367,41 @@ BROKEN: dict[str, tuple[Callable[[], str], Reason]] = {
         lambda: info_text([device(0, 0)], [process(0, 7), RULE, idle(0)]),
         Reason.TABLE_UNREADABLE,
     ),
-    "a name that breaks its line": (
-        lambda: info_text([device(0, 0)], [process(0, 7, 100, "a\nb")]),
+    "a line behind a row that is no rest of its name": (
+        lambda: info_text([device(0, 0)], [process(0, 7), "Segmentation fault"]),
         Reason.TABLE_UNREADABLE,
+    ),
+    "the rest of a name before any row": (
+        lambda: info_text([device(0, 0)], ["b   | 100     |", process(0, 7)]),
+        Reason.TABLE_UNREADABLE,
+    ),
+    "the rest of a name behind a border": (
+        lambda: info_text([device(0, 0)], [process(0, 7), RULE, "b   | 100     |"]),
+        Reason.TABLE_UNREADABLE,
+    ),
+    "the rest of a name behind an idle card": (
+        lambda: info_text([device(0, 0), device(1, 0)], [idle(0), "b   | 100     |", RULE, process(1, 7)]),
+        Reason.TABLE_UNREADABLE,
+    ),
+    "a row out of its columns": (
+        lambda: info_text([device(0, 0)], ["| 0   0   | 4711    | python  | 100   |"]),
+        Reason.TABLE_UNREADABLE,
+    ),
+    "a name without its end before another row": (
+        lambda: info_text([device(0, 0)], [process(0, 7).rstrip("| 0123456789"), process(0, 8)]),
+        Reason.TABLE_UNREADABLE,
+    ),
+    "a name without its end before a border": (
+        lambda: info_text([device(0, 0)], [process(0, 7, 100, "a\nb\nc").rpartition("\n")[0]]),
+        Reason.TABLE_UNREADABLE,
+    ),
+    "a border in the process table that a name could hold": (
+        lambda: info_text([device(0, 0)], [process(0, 7, 100, "x|1|\n+==+\n")]).partition("+==+\n")[0] + "+==+\n",
+        Reason.TABLE_UNREADABLE,
+    ),
+    "dots behind a row": (
+        lambda: info_text([device(0, 0), device(7, 0)], [process(0, 7), "...", process(7, 8)]),
+        Reason.TABLE_TRUNCATED,
     ),
     "an unknown process header": (
         lambda: info_text([device(0, 0)], [], memory="Process memory(MB)| Extra | More"),
