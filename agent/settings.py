@@ -77,7 +77,7 @@ class Settings(BaseSettings):
             message = refused.message
             for field in SPEC_FIELDS:
                 flag = "--" + "".join(f"-{c.lower()}" if c.isupper() else c for c in field)
-                message = message.replace(f"spec.{field}", flag)
+                message = message.replace(f"spec.{field}", flag.removesuffix("s") if field == "threadRules" else flag)
             raise Refused(refused.reason, message) from None
 
 

@@ -44,7 +44,7 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     """
     settings, spec = settings_from(flags)
     with source(settings, snapshot, selector(selects)) as origin:
-        found = survey(origin.observer, origin.npu_smi, _dry(spec), node=origin.node, journal=origin.journal)
+        found = _look(origin, spec)
     document = found.document(now=_now())
     if output == "json":
         click.echo(json.dumps(document, indent=2))
@@ -55,9 +55,8 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
         console.print(plan_table(document))
         if found.decision is not None and found.decision.plan.problem is None:
             console.print(numa_map(document))
-    for problem in (origin.problem, *found.report.notes):
-        if problem is not None:
-            click.echo(f"cpubind: {problem}", err=True)
+    for problem in found.report.notes:
+        click.echo(f"cpubind: {problem}", err=True)
     return _verdict(found)
 
 
@@ -74,7 +73,7 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         raise click.UsageError(f"{printable(subject, 60)!r} is no NPU: npu:0, npu:1, …")
     settings, spec = settings_from(flags)
     with source(settings, snapshot, selector(selects)) as origin:
-        found = survey(origin.observer, origin.npu_smi, _dry(spec), node=origin.node, journal=origin.journal)
+        found = _look(origin, spec)
     decision = found.decision
     if decision is None:
         return _verdict(found)
@@ -107,7 +106,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
     """
     settings, spec = settings_from(flags)
     with source(settings, snapshot, selector(selects)) as origin:
-        found = survey(origin.observer, origin.npu_smi, _dry(spec), node=origin.node, journal=origin.journal)
+        found = _look(origin, spec)
         if found.decision is None or found.seen is None:
             return _verdict(found)
         astray = checked = 0
@@ -172,9 +171,17 @@ def _nobody(found: Survey, origin: Source, subject: str) -> str:
     return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one"
 
 
-def _dry(spec: Spec) -> Spec:
-    """A look writes nothing, whatever mode is set."""
-    return replace(spec, mode=Mode.DRY_RUN)
+def _look(origin: Source, spec: Spec) -> Survey:
+    """A survey that writes nothing, whatever mode is set."""
+    dry = replace(spec, mode=Mode.DRY_RUN)
+    return survey(
+        origin.observer,
+        origin.npu_smi,
+        dry,
+        node=origin.node,
+        journal=origin.journal,
+        problems=origin.problems,
+    )
 
 
 def _now() -> str:

@@ -96,8 +96,8 @@ class Source:
     node: str
     journal: Journal
     pods: tuple[Pod, ...] = ()
-    problem: Problem | None = None
-    """Something beside the node itself that could not be read."""
+    problems: tuple[Problem, ...] = ()
+    """What beside the node itself could not be read."""
 
 
 def settings_from(flags: dict[str, Any]) -> tuple[Settings, Spec]:
@@ -117,10 +117,11 @@ def source(settings: Settings, snapshot: Path | None, selects: Selector = everyt
         observer = Observer(root, architecture=settings.architecture, selects=selects, patient=False)
         record, problem = _journal(root / JOURNAL if settings.journal_file is None else settings.journal_file)
         npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
-        yield Source(observer, npu_smi, settings.node_name, record.of_boot(boot_id(root)), problem=problem)
+        problems = (problem,) if problem else ()
+        yield Source(observer, npu_smi, settings.node_name, record.of_boot(boot_id(root)), problems=problems)
         return
     with open_snapshot(snapshot) as opened:
-        journal = parse(opened.journal) if opened.journal else Journal()
+        journal, damage = _parsed(opened.journal)
 
         def kubelet() -> KubeletState:
             policy, grants = read_cpu_manager_state(opened.root)
@@ -135,7 +136,10 @@ def source(settings: Settings, snapshot: Path | None, selects: Selector = everyt
             patient=False,
         )
         npu_smi_records = RecordedNpuSmi(opened.folder)
-        yield Source(observer, npu_smi_records, opened.node, journal.of_boot(boot_id(opened.root)), pods=opened.pods)
+        # A recording without the boot's id is of the boot that its journal is of.
+        boot = boot_id(opened.root) or journal.boot_id
+        problems = (*opened.problems, *((damage,) if damage else ()))
+        yield Source(observer, npu_smi_records, opened.node, journal.of_boot(boot), opened.pods, problems)
 
 
 def annotated(candidate: Candidate) -> bool:
@@ -150,7 +154,13 @@ def both(first: Selector, second: Selector) -> Selector:
 def _journal(path: Path) -> tuple[Journal, Problem | None]:
     """The agent's journal where it can be read. A look changes nothing, so that a damaged one is left in place."""
     try:
-        text = read_text(path, Reason.STATE_UNREADABLE, limit=16 << 20)
+        return _parsed(read_text(path, Reason.STATE_UNREADABLE, limit=16 << 20))
+    except Refused as refused:
+        return Journal(), refused.problem
+
+
+def _parsed(text: str | None) -> tuple[Journal, Problem | None]:
+    try:
         return (parse(text) if text else Journal()), None
     except Refused as refused:
         return Journal(), refused.problem

@@ -100,7 +100,7 @@ class Conditions:
     def of(self, report: Report, states: Sequence[tuple[str, Problem | None]]) -> list[dict[str, Any]]:
         """All conditions of a report, in the order of `TYPES`. `states`: state and problem of each worker."""
         unbound = [problem or Problem(Reason.PENDING, "") for state, problem in states if state not in _GOOD]
-        open_problems = [*report.faults, *unbound]
+        open_problems = [*report.faults, *unbound, *_without_cpus(report)]
         nothing = no_plan_at_all(report)
         if nothing is not None and nothing not in open_problems:
             open_problems.append(nothing)
@@ -111,7 +111,7 @@ class Conditions:
         return [
             self._condition("Ready", ready is None, ready, "the plan is in force"),
             self._condition("TopologyDiscovered", unread is None, unread, "CPUs, NUMA nodes and NPUs were read"),
-            self._condition("PlanValid", nothing is None and invalid is None, invalid or nothing, "every rule held"),
+            self._condition("PlanValid", nothing is None and invalid is None, invalid or nothing, "a plan was made"),
             self._bound(report, states, unbound),
             self._degraded(degraded),
         ]
@@ -156,6 +156,15 @@ class Conditions:
 
 
 _GOOD = frozenset({"Bound", "Planned", "Skipped"})
+
+
+def _without_cpus(report: Report) -> list[Problem]:
+    """Problems of NPUs that somebody works on: of a process on several it may be one alone that has none."""
+    if report.plan is None:
+        return []
+    used = {npu for entry in report.plan.workers for npu in entry.worker.npus}
+    problems = [npu.allotment.problem for npu in report.plan.npus if npu.id in used and npu.allotment.roles is None]
+    return [problem for problem in problems if problem is not None]
 
 
 def _missing(report: Report) -> list[Problem]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from agent.control.attribution import Attributor
 from agent.model.cpuset import CpuSet
 from agent.model.node import Inventory, ProcessTable, Topology
 from agent.model.reason import Problem, Reason, Refused, printable
@@ -20,17 +21,11 @@ from agent.node.devices import read_davinci
 from agent.node.kubelet import read_cpu_manager_state
 from agent.node.procfs import ProcessStat, ProcFs
 from agent.node.sysfs import read_topology
-from agent.planning.attribution import Attribution, attribute, npus_of_devices
-from agent.planning.evidence import SeenContainer, find_pod, gather
+from agent.planning.attribution import Attribution, npus_of_devices
+from agent.planning.evidence import SeenContainer, find_pod, gather, with_devices
 
 SETTLE_SECONDS = 10.0
 """Running NPUs stand in for allocated ones once they have not changed for this long (design 4.1)."""
-START_SECONDS = 2.0
-"""A starting worker opens NPUs some time before npu-smi lists it. One that holds several open waits for a table that
-is younger by this: most of these are leftovers, which only the table can tell."""
-AWAIT_SECONDS = 120.0
-"""For this long a process that holds an NPU open is expected in the table; a monitor that never shows up there is not
-a reason to ask npu-smi every few seconds for ever."""
 TOPOLOGY_SECONDS = 60.0
 """Cores are read again after this long, or when the online CPUs change; everything else in every look."""
 
@@ -66,6 +61,8 @@ class Observation:
     containers: tuple[Container, ...] = ()
     strangers: Mapping[int, tuple[Candidate, ...]] = field(default_factory=dict)
     """NPU -> processes on it that are not to be bound."""
+    places: Mapping[ProcessId, tuple[str, str, str]] = field(default_factory=dict)
+    """Namespace, pod and container of the workers that are in pods."""
     cpusets: Mapping[ProcessId, CpuSet] = field(default_factory=dict)
     """The effective cpuset of each worker's own cgroup, which may be narrower than its container's."""
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -99,8 +96,9 @@ class Observer:
         self._patient = patient
         self._topology: Topology | None = None
         self._topology_at = 0.0
-        self._known: dict[ProcessId, Attribution] = {}
-        self._unlisted: dict[ProcessId, float] = {}
+        self._attributor = Attributor(patient=patient)
+        self._identities: dict[ProcessId, CgroupIdentity] = {}
+        self._identities_at = 0.0
         self._settled: dict[str, tuple[frozenset[int], float]] = {}
 
     def topology(self, now: float) -> Topology:
@@ -121,14 +119,13 @@ class Observer:
         kubelet = self._read_kubelet(notes)
         pods = self._pods()
 
-        opened = self._opened(stats.values(), inventory, davinci, table, notes)
-        found = self._attribute(stats, table, opened)
         listed = {row.pid for row in table.rows}
         if listed and not listed & stats.keys():
             message = f"none of the {len(listed)} processes that npu-smi lists is in /proc: another PID namespace?"
             notes.append(Problem(Reason.NOT_THIS_KERNEL, message))
-        awaited = self._await(found, stats, listed, now)
-        found = self._started(found, now - table_age)
+        table = self._attributor.rows(table, stats)
+        opened = self._opened(stats.values(), inventory, davinci, table, notes)
+        found = self._attributor.attribute(table, opened, stats, now, now - table_age)
         candidates = [self._candidate(stats[pid], attribution, pods, notes) for pid, attribution in found.items()]
         chosen = [c for c in candidates if self._selects(c)]
         strangers: dict[int, tuple[Candidate, ...]] = {}
@@ -137,20 +134,28 @@ class Observer:
                 for npu in candidate.attribution.npus:
                     strangers[npu] = (*strangers.get(npu, ()), candidate)
 
-        seen, cpusets = self._containers(chosen, candidates, davinci, topology, notes)
-        workers = tuple(
-            Worker(c.process, c.attribution.npus, _key(c.identity), c.name, c.attribution.residual) for c in chosen
-        )
-        containers = gather(seen, pods, kubelet, inventory, topology.online)
+        cpusets = self._cpusets(candidates, topology, notes)
+        members = {_key(c.identity): [c.process.pid] for c in candidates}
+        seen = self._containers(candidates, cpusets, topology, notes)
+        if pods or kubelet.grants:  # else nothing could tell that a container owns its CPUs
+            seen += self._bystanders(stats.values(), members, topology, now, notes)
+        containers = [
+            self._with_devices(container, members.get(container.key, []), davinci, inventory)
+            for container in gather(seen, pods, kubelet, inventory, topology.online)
+            if container.owned is not None or container.key in members
+        ]
         return Observation(
             topology=topology,
-            workers=workers,
-            containers=self._settle(containers, workers, now),
+            workers=tuple(
+                Worker(c.process, c.attribution.npus, _key(c.identity), c.name, c.attribution.residual) for c in chosen
+            ),
+            containers=self._settle(containers, candidates, chosen, now),
             strangers=strangers,
+            places={c.process: (c.pod.namespace, c.pod.name, c.container_name) for c in chosen if c.pod},
             cpusets=cpusets,
             children=_children(stats.values()),
             notes=tuple(dict.fromkeys(notes)),
-            awaiting=awaited,
+            awaiting=self._attributor.awaiting,
         )
 
     def _stats(self, notes: list[Problem]) -> dict[int, ProcessStat]:
@@ -198,36 +203,6 @@ class Observer:
                 opened[stat.pid] = npus_of_devices(inventory, held)
         return opened
 
-    def _attribute(
-        self, stats: Mapping[int, ProcessStat], table: ProcessTable, opened: Mapping[int, frozenset[int]]
-    ) -> dict[int, Attribution]:
-        """Attribution by pid of living processes."""
-        alive = {
-            process.pid: attribution
-            for process, attribution in self._known.items()
-            if (stat := stats.get(process.pid)) and stat.start_time == process.start_time
-        }
-        found = {pid: a for pid, a in attribute(table, opened, alive).items() if pid in stats}
-        self._known = {ProcessId(pid, stats[pid].start_time): a for pid, a in found.items()}
-        return dict(sorted(found.items()))
-
-    def _await(
-        self, found: Mapping[int, Attribution], stats: Mapping[int, ProcessStat], listed: Collection[int], now: float
-    ) -> bool:
-        """Whether some process that holds an NPU open may soon be in the table."""
-        unlisted = [ProcessId(pid, stats[pid].start_time) for pid, a in found.items() if not a.by_row]
-        self._unlisted = {
-            process: self._unlisted.get(process, now) for process in unlisted if process.pid not in listed
-        }
-        return any(now - since < AWAIT_SECONDS for since in self._unlisted.values())
-
-    def _started(self, found: Mapping[int, Attribution], table_at: float) -> dict[int, Attribution]:
-        """Without the processes that hold several NPUs open and are too young for the table to have listed them."""
-        if not self._patient:
-            return dict(found)
-        young = {process.pid for process, since in self._unlisted.items() if table_at < since + START_SECONDS}
-        return {pid: a for pid, a in found.items() if not (pid in young and len(a.npus) > 1)}
-
     def _candidate(
         self, stat: ProcessStat, attribution: Attribution, pods: Sequence[Pod], notes: list[Problem]
     ) -> Candidate:
@@ -249,34 +224,83 @@ class Observer:
             attribution=attribution,
         )
 
+    def _cpusets(
+        self, candidates: Sequence[Candidate], topology: Topology, notes: list[Problem]
+    ) -> dict[ProcessId, CpuSet]:
+        """The effective cpuset of each process's own cgroup."""
+        read = {
+            c.process: self._cpus(topology, notes, partial(self.cgroups.process_cpus, c.process.pid))
+            for c in candidates
+        }
+        return {process: cpus for process, cpus in read.items() if cpus is not None}
+
     def _containers(
         self,
-        chosen: Sequence[Candidate],
         candidates: Sequence[Candidate],
-        davinci: Mapping[int, tuple[int, int]],
+        cpusets: Mapping[ProcessId, CpuSet],
         topology: Topology,
         notes: list[Problem],
-    ) -> tuple[list[SeenContainer], dict[ProcessId, CpuSet]]:
+    ) -> list[SeenContainer]:
         """The containers of everyone on an NPU: one that is not to be bound may own CPUs and NPUs all the same."""
         seen: dict[str, SeenContainer] = {}
-        cpusets = {}
         for candidate in candidates:
-            pid, key = candidate.process.pid, _key(candidate.identity)
-            own = self._cpus(topology, notes, partial(self.cgroups.process_cpus, pid))
-            if own is not None:
-                cpusets[candidate.process] = own
+            key, path = _key(candidate.identity), candidate.identity.path
             if key in seen:
                 continue
-            path = candidate.identity.path
-            cpus = self._cpus(topology, notes, partial(self.cgroups.effective_cpus, path)) if path else own
+            read = partial(self.cgroups.effective_cpus, path)
+            cpus = self._cpus(topology, notes, read) if path else cpusets.get(candidate.process)
             if cpus is None:
-                if candidate in chosen:
-                    message = f"no effective cpuset for {printable(path, 120) or f'process {pid}'}"
-                    notes.append(Problem(Reason.CPUSET_UNREADABLE, message))
+                place = printable(path, 120) or f"process {candidate.process.pid}"
+                notes.append(Problem(Reason.CPUSET_UNREADABLE, f"no effective cpuset for {place}"))
+            else:
+                seen[key] = SeenContainer(candidate.identity, cpus)
+        return list(seen.values())
+
+    def _bystanders(
+        self,
+        stats: Iterable[ProcessStat],
+        members: dict[str, list[int]],
+        topology: Topology,
+        now: float,
+        notes: list[Problem],
+    ) -> list[SeenContainer]:
+        """Pods' containers in which nobody is on an NPU (yet): they may own CPUs, or NPUs that they have not opened.
+        Adds the processes of every container to `members`."""
+        if now - self._identities_at >= TOPOLOGY_SECONDS:
+            self._identities, self._identities_at = {}, now
+        known, self._identities = self._identities, {}
+        seen: dict[str, SeenContainer] = {}
+        for stat in stats:
+            process = ProcessId(stat.pid, stat.start_time)
+            try:
+                identity = known.get(process) or self.cgroups.identity(stat.pid)
+            except Refused:
+                continue  # said where it is a process on an NPU
+            if identity is None:
                 continue
-            devices = self.proc.root_devices(pid, davinci) if candidate.identity.runtime else None
-            seen[key] = SeenContainer(candidate.identity, cpus, devices)
-        return list(seen.values()), cpusets
+            self._identities[process] = identity
+            if not (identity.pod_uid and identity.container_id):
+                continue
+            key = _key(identity)
+            if key in members:
+                members[key].append(stat.pid)
+                continue
+            members[key] = [stat.pid]
+            cpus = self._cpus(topology, notes, partial(self.cgroups.effective_cpus, identity.path))
+            if cpus is not None:
+                seen[key] = SeenContainer(identity, cpus)
+        return list(seen.values())
+
+    def _with_devices(
+        self, container: Container, pids: Sequence[int], davinci: Mapping[int, tuple[int, int]], inventory: Inventory
+    ) -> Container:
+        """An owner of CPUs with the NPUs in its /dev, as any of its processes shows it: one may be ending."""
+        if container.owned is None or container.npus is not None or not davinci:
+            return container
+        for pid in sorted(set(pids)):
+            if (devices := self.proc.root_devices(pid, davinci)) is not None:
+                return with_devices(container, devices, inventory)
+        return container
 
     def _cpus(self, topology: Topology, notes: list[Problem], read: Callable[[], CpuSet | None]) -> CpuSet | None:
         """A cpuset; where the host has no cpuset hierarchy nothing confines a process but the root."""
@@ -288,32 +312,37 @@ class Observer:
             notes.append(refused.problem)
             return None
 
-    def _settle(self, containers: Iterable[Container], workers: Iterable[Worker], now: float) -> tuple[Container, ...]:
+    def _settle(
+        self,
+        containers: Iterable[Container],
+        candidates: Iterable[Candidate],
+        chosen: Collection[Candidate],
+        now: float,
+    ) -> tuple[Container, ...]:
         """Marks owners of CPUs whose NPUs are only known from what runs, until that has been still for a while."""
         running: dict[str, frozenset[int]] = {}
-        for worker in workers:
-            running[worker.container] = running.get(worker.container, frozenset()) | set(worker.npus)
+        for candidate in candidates:
+            key = _key(candidate.identity)
+            running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
+        ours = {_key(candidate.identity) for candidate in chosen}
         settled = {}
         result = []
         for container in containers:
-            if container.owned is None or container.npus is not None or not self._patient:
+            npus = running.get(container.key)
+            if container.owned is None or container.npus is not None or npus is None:
                 result.append(container)
                 continue
-            npus = running.get(container.key, frozenset())
             before, since = self._settled.get(container.key, (None, now))
             settled[container.key] = (npus, since if npus == before else now)
-            still = now - settled[container.key][1] >= SETTLE_SECONDS
-            result.append(container if still else _unsettled(container))
+            still = not self._patient or now - settled[container.key][1] >= SETTLE_SECONDS
+            # Of a container that is not to be bound the plan has no workers to tell its NPUs by.
+            result.append(replace(container, settled=still, npus=None if container.key in ours else npus))
         self._settled = settled
         return tuple(result)
 
 
 def _key(identity: CgroupIdentity) -> str:
     return identity.container_id or identity.path
-
-
-def _unsettled(container: Container) -> Container:
-    return replace(container, settled=False)
 
 
 def _children(stats: Iterable[ProcessStat]) -> dict[int, tuple[int, ...]]:

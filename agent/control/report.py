@@ -182,6 +182,9 @@ def _npu_state(npu: NpuPlan, workers: Sequence[tuple[str, Problem | None]]) -> t
         # An idle NPU has no failure: the reason says what a worker on it would meet.
         return "Idle", problem or note
     states = {state for state, _ in workers}
+    if problem is not None:
+        # A worker may do well all the same, in another domain or on its other NPUs.
+        return ("Partial" if states & {"Bound", "Planned", "Partial"} else _failure_state(problem)), problem
     if len(states) == 1:
         return states.pop(), next((p for _, p in workers if p), note)
     worst = "Partial" if "Bound" in states or "Partial" in states else min(states, key=_GRAVITY.index)
@@ -195,13 +198,13 @@ def _worker(report: Report, entry: WorkerPlan) -> Object:
     worker = entry.worker
     state, problem = worker_state(report, entry)
     assert report.seen is not None
-    container = next((c for c in report.seen.containers if c.key == worker.container), None)
+    namespace, pod, container = report.seen.places.get(worker.process, ("", "", ""))
     own = _filled(pool=str(entry.allotment.pool), roles=_roles(entry.allotment.roles)) if entry.own else {}
     return _filled(
         pid=worker.process.pid,
-        namespace=container.namespace if container else "",
-        pod=container.pod if container else "",
-        container=container.name if container else "",
+        namespace=namespace,
+        pod=pod,
+        container=container,
         state=state,
         **_because(problem),
         **own,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,19 @@ class Survey:
         return resource(self.report, spec=spec or {}, previous=None, now=now)
 
 
-def survey(observer: Observer, npu_smi: NpuSmi, spec: Spec, *, node: str, journal: Journal | None = None) -> Survey:
-    """Reads, attributes and plans once. Never raises for what the host or npu-smi does."""
+def survey(
+    observer: Observer,
+    npu_smi: NpuSmi,
+    spec: Spec,
+    *,
+    node: str,
+    journal: Journal | None = None,
+    problems: Sequence[Problem] = (),
+) -> Survey:
+    """Reads, attributes and plans once. Never raises for what the host or npu-smi does. `problems` are what else could
+    not be read before."""
     planner = Planner(journal or Journal())
-    notes: list[Problem] = []
+    notes = list(problems)
     try:
         # Read first: a node whose CPUs can't be read has no use for an inventory.
         observer.topology(now=0.0)
@@ -46,7 +55,7 @@ def survey(observer: Observer, npu_smi: NpuSmi, spec: Spec, *, node: str, journa
         )
         seen = observer.look(planner.inventory(reading), reading.processes, now=0.0)
     except Refused as refused:
-        return Survey(Report(node=node, spec=spec, faults=(refused.problem,)))
+        return Survey(Report(node=node, spec=spec, faults=(refused.problem,), notes=tuple(notes)))
     decision = planner.plan(planner.inventory(reading), seen, spec, now=0.0)
     notes += [*reading.notes, *seen.notes]
     report = Report(

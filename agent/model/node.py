@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent.model.cpuset import EMPTY, CpuSet, union
@@ -16,7 +16,7 @@ class NumaNode:
     cpus: CpuSet
     """Its online CPUs."""
     has_memory: bool = True
-    present: CpuSet = EMPTY
+    present: CpuSet = field(default=EMPTY, compare=False)
     """All its CPUs, offline ones too, where the kernel says (``nodeN/cpuM``); empty where it doesn't."""
 
     @property

@@ -57,6 +57,10 @@ class Reason(StrEnum):
         "InvalidSpec",
         "The plan's spec holds a value that cannot be used; the last valid plan stays in force.",
     )
+    INVALID_ANNOTATION = (
+        "InvalidAnnotation",
+        "An annotation of the pod holds a value that cannot be used; it is left alone.",
+    )
     UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture", "Binding runs on ARM64 unless any architecture is allowed."
     NO_NPUS = "NoNpus", "The node has no NPU."
 

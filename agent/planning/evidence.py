@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.model.cpuset import CpuSet
 from agent.model.node import Inventory
@@ -20,8 +20,6 @@ class SeenContainer:
     identity: CgroupIdentity
     cpus: CpuSet
     """Its effective cpuset."""
-    devices: frozenset[int] | None = None
-    """N of the host's /dev/davinciN that it can see; None where that is not known."""
 
     @property
     def key(self) -> str:
@@ -78,10 +76,17 @@ def gather(
                 pod_uid=known.pod_uid,
                 owned=owned,
                 evidence=why,
-                npus=_allocated(known, one, inventory) if owned is not None else None,
+                npus=_allocated(known, inventory) if owned is not None else None,
             )
         )
     return (*containers, *_unseen(accounted, pods, kubelet, resources, inventory))
+
+
+def with_devices(container: Container, devices: frozenset[int] | None, inventory: Inventory) -> Container:
+    """An owner of CPUs for whose NPUs nothing speaks but the device nodes in its /dev. `devices`: N of the host's
+    /dev/davinciN that are there; None, or none of them, says nothing."""
+    npus = npus_of_devices(inventory, devices) if devices else None
+    return replace(container, npus=npus) if npus else container
 
 
 def find_pod(identity: CgroupIdentity, pods: Sequence[Pod]) -> tuple[Pod | None, PodContainer | None]:
@@ -99,7 +104,9 @@ def find_pod(identity: CgroupIdentity, pods: Sequence[Pod]) -> tuple[Pod | None,
         return None, None
     for pod in pods:
         if identity.pod_uid in (pod.uid, pod.config_hash):
-            return pod, pod.containers[0] if len(pod.containers) == 1 else None
+            # conmon lies in the pod's cgroup, and in no container.
+            only = len(pod.containers) == 1 and identity.container_id and not pod.containers[0].id
+            return pod, pod.containers[0] if only else None
     return None, None
 
 
@@ -142,13 +149,9 @@ def _reported_alone(resources: PodResources, kubelet: KubeletState) -> bool:
     return bool(resources.cpus) and all(resources.cpus.isdisjoint(other.cpus) for other in others)
 
 
-def _allocated(known: _Known, seen: SeenContainer | None, inventory: Inventory) -> frozenset[int] | None:
+def _allocated(known: _Known, inventory: Inventory) -> frozenset[int] | None:
     if known.resources and known.resources.devices:
-        allocated = npus_of_device_ids(inventory, known.resources.devices)
-        if allocated is not None:
-            return allocated
-    if seen is not None and seen.devices:
-        return npus_of_devices(inventory, seen.devices)
+        return npus_of_device_ids(inventory, known.resources.devices)
     return None
 
 
@@ -177,7 +180,7 @@ def _unseen(
                 pod_uid=uid,
                 owned=grant.cpus,
                 evidence="cpu_manager_state",
-                npus=_allocated(_Known(resources=found), None, inventory) or frozenset(),
+                npus=_allocated(_Known(resources=found), inventory) or frozenset(),
             )
     for pod in pods:
         for container in pod.containers:
@@ -196,6 +199,6 @@ def _unseen(
                     pod_uid=pod.uid,
                     owned=found.cpus,
                     evidence="pod-resources",
-                    npus=_allocated(known, None, inventory) or frozenset(),
+                    npus=_allocated(known, inventory) or frozenset(),
                 )
     return [owners[slot] for slot in sorted(owners)]

@@ -255,7 +255,7 @@ def test_explain_finds_a_pod_by_name(cpubind: Cpubind, a2: VirtualNode, tmp_path
         (["plan", "--reserved-cpus", "1,,2"], "1,,2"),
         (["plan", "--strategy", "Fastest"], "Fastest"),
         (["plan", "--device-type", "A9"], "A9"),
-        (["plan", "--thread-rule", "ucm_"], "--thread-rules[0]"),
+        (["plan", "--thread-rule", "ucm_"], "--thread-rule[0]"),
         (["plan", "--select", "user=me"], "user=me"),
         (["plan", "--npu-smi-timeout", "-1"], "--npu-smi-timeout"),
         (["plan", "-o", "xml"], "xml"),

@@ -17,7 +17,7 @@ from agent.model.workload import (
     PodContainer,
     PodResources,
 )
-from agent.planning.evidence import SeenContainer, gather
+from agent.planning.evidence import SeenContainer, gather, with_devices
 
 ID = "ab" * 32
 ONLINE = CpuSet.span(0, 319)
@@ -112,10 +112,12 @@ def test_a_container_with_the_whole_node_makes_nobody_exclusive_or_not() -> None
 
 def test_npus_are_those_of_pod_resources_then_those_in_its_dev() -> None:
     kubelet = KubeletState(resources=(resources("2-17", "Ascend910-3", "Ascend910-4"),))
-    in_dev = replace(seen("2-17"), devices=frozenset({5, 6}))
-    assert one(in_dev, kubelet=kubelet).npus == frozenset({3, 4})
-    assert one(in_dev).npus == frozenset({5, 6})
-    assert one(seen("2-17")).npus is None
+    assert one(seen("2-17"), kubelet=kubelet).npus == frozenset({3, 4})
+    silent = one(seen("2-17"))
+    assert silent.npus is None
+    assert with_devices(silent, frozenset({5, 6}), INVENTORY).npus == frozenset({5, 6})
+    for nothing in (None, frozenset[int](), frozenset({99})):
+        assert with_devices(silent, nothing, INVENTORY).npus is None
 
 
 def test_owners_without_a_process_on_an_npu_come_along() -> None:

@@ -1,0 +1,77 @@
+"""Whose NPU is it, over many looks: what `agent.planning.attribution` tells of one, kept true while processes live."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from agent.model.node import ProcessTable
+from agent.model.workload import ProcessId
+from agent.node.procfs import ProcessStat
+from agent.planning.attribution import Attribution, attribute
+
+START_SECONDS = 2.0
+"""A starting worker opens NPUs some time before npu-smi lists it. One that holds several open waits for a table that
+is younger by this: most of these are leftovers, which only the table can tell."""
+AWAIT_SECONDS = 120.0
+"""For this long a process that holds an NPU open is expected in the table; a monitor that never shows up there is not
+a reason to ask npu-smi every few seconds for ever."""
+
+
+class Attributor:
+    """Remembers who was a worker, since rows get lost, and when each row's process had started, since pids come again.
+
+    `patient` False takes what one look shows, with nothing to wait for.
+    """
+
+    def __init__(self, *, patient: bool) -> None:
+        self._patient = patient
+        self._known: dict[ProcessId, Attribution] = {}
+        self._unlisted: dict[ProcessId, float] = {}
+        self._table: ProcessTable | None = None
+        self._row_starts: dict[int, int] = {}
+        self.awaiting = False
+        """A process holds an NPU open that the table does not list yet."""
+
+    def rows(self, table: ProcessTable, stats: Mapping[int, ProcessStat]) -> ProcessTable:
+        """The table without rows of processes that ended since it was read, whoever has their pids now."""
+        if table is not self._table:
+            self._table = table
+            self._row_starts = {row.pid: stats[row.pid].start_time for row in table.rows if row.pid in stats}
+        live = tuple(row for row in table.rows if self._still(row.pid, stats))
+        return replace(table, rows=live)
+
+    def attribute(
+        self,
+        table: ProcessTable,
+        opened: Mapping[int, Iterable[int]],
+        stats: Mapping[int, ProcessStat],
+        now: float,
+        table_at: float,
+    ) -> dict[int, Attribution]:
+        """Attribution by pid of living processes, ascending. `table` has been through `rows`; `table_at` is when
+        npu-smi printed it, on the clock of `now`."""
+        alive = {
+            process.pid: attribution
+            for process, attribution in self._known.items()
+            if (stat := stats.get(process.pid)) and stat.start_time == process.start_time
+        }
+        found = {pid: a for pid, a in attribute(table, opened, alive).items() if pid in stats}
+        self._known = {ProcessId(pid, stats[pid].start_time): a for pid, a in found.items()}
+        self._await(found, stats, {row.pid for row in table.rows}, now)
+        young = {process.pid for process, since in self._unlisted.items() if table_at < since + START_SECONDS}
+        waits = young if self._patient else set()
+        return {pid: a for pid, a in sorted(found.items()) if not (pid in waits and len(a.npus) > 1)}
+
+    def _still(self, pid: int, stats: Mapping[int, ProcessStat]) -> bool:
+        stat = stats.get(pid)
+        return stat is not None and self._row_starts.get(pid) == stat.start_time
+
+    def _await(
+        self, found: Mapping[int, Attribution], stats: Mapping[int, ProcessStat], listed: Collection[int], now: float
+    ) -> None:
+        unlisted = [ProcessId(pid, stats[pid].start_time) for pid, a in found.items() if not a.by_row]
+        self._unlisted = {
+            process: self._unlisted.get(process, now) for process in unlisted if process.pid not in listed
+        }
+        self.awaiting = any(now - since < AWAIT_SECONDS for since in self._unlisted.values())
