@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import socket
+from collections.abc import Collection
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from agent.model.reason import Reason, Refused, printable
 from agent.model.spec import Spec
-from agent.planning.validation import SPEC_FIELDS, parse_spec
+from agent.planning.validation import parse_spec
 
 
 class Settings(BaseSettings):
@@ -46,54 +50,89 @@ class Settings(BaseSettings):
     memory_migration: bool | None = None
     uvb_binding: bool | None = None
     helpers: str | None = None
-    thread_rules: Annotated[tuple[str, ...] | None, NoDecode] = None
+    thread_rule: Annotated[tuple[str, ...] | None, NoDecode] = None
     allow_any_architecture: bool | None = None
 
-    @field_validator("thread_rules", mode="before")
+    flags: frozenset[str] = frozenset()
+    """Names of the settings that were given as flags."""
+
+    @field_validator("thread_rule", mode="before")
     @classmethod
     def _split_rules(cls, value: object) -> object:
-        """``CPUBIND_THREAD_RULES=ucm_=main,hccl=acl``."""
+        """``CPUBIND_THREAD_RULE=ucm_=main,hccl=acl``."""
         return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
 
-    def spec_defaults(self) -> Spec:
-        """What an absent field of a plan's spec means; raises `Refused` with `InvalidSpec`."""
-        named: dict[str, Any] = {
-            "mode": self.mode,
-            "strategy": self.strategy,
-            "deviceType": self.device_type,
-            "reservedCpus": self.reserved_cpus,
-            "includeIsolatedCpus": self.include_isolated_cpus,
-            "rebalance": self.rebalance,
-            "irqBinding": self.irq_binding,
-            "memoryMigration": self.memory_migration,
-            "uvbBinding": self.uvb_binding,
-            "helpers": self.helpers,
-            "threadRules": None if self.thread_rules is None else [_rule(rule) for rule in self.thread_rules],
-            "allowAnyArchitecture": self.allow_any_architecture,
+    def spec(self, base: Spec | None = None, *, only: Collection[str] | None = None) -> Spec:
+        """What an absent field of a plan's spec means: these settings over `base`. `only`: just these settings.
+
+        Raises `Refused` with `InvalidSpec`, which names the flag or variable.
+        """
+        values = {
+            setting: getattr(self, setting)
+            for setting in _SPEC_SETTINGS
+            if getattr(self, setting) is not None and (only is None or setting in only)
         }
         try:
-            return parse_spec({field: value for field, value in named.items() if value is not None})
+            if "thread_rule" in values:
+                values["thread_rule"] = [_rule(rule) for rule in values["thread_rule"]]
+            return parse_spec({_SPEC_SETTINGS[name]: value for name, value in values.items()}, base)
         except Refused as refused:
             message = refused.message
-            for field in SPEC_FIELDS:
-                flag = "--" + "".join(f"-{c.lower()}" if c.isupper() else c for c in field)
-                message = message.replace(f"spec.{field}", flag.removesuffix("s") if field == "threadRules" else flag)
+            for setting, field in _SPEC_SETTINGS.items():
+                message = message.replace(f"spec.{field}", name_of(setting, given=setting in self.flags))
             raise Refused(refused.reason, message) from None
+
+
+_SPEC_SETTINGS = {
+    "mode": "mode",
+    "strategy": "strategy",
+    "device_type": "deviceType",
+    "reserved_cpus": "reservedCpus",
+    "include_isolated_cpus": "includeIsolatedCpus",
+    "rebalance": "rebalance",
+    "irq_binding": "irqBinding",
+    "memory_migration": "memoryMigration",
+    "uvb_binding": "uvbBinding",
+    "helpers": "helpers",
+    "thread_rule": "threadRules",
+    "allow_any_architecture": "allowAnyArchitecture",
+}
+"""Settings that are defaults of a plan's `spec`, with the field's name there."""
+
+OTHER_FLAGS = frozenset({"standalone", "dry_run", "select", "snapshot", "output", "device", "serve", "real"})
+"""Flags of single commands; they, too, can be set by the environment."""
+
+_SERVICE = re.compile(r"CPUBIND(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_[A-Z0-9_]+)?)")
+"""Variables that Kubernetes sets for Services whose names begin with cpubind."""
+
+
+def name_of(setting: str, *, given: bool) -> str:
+    """How a person set it: by a flag or by a variable."""
+    return f"--{setting.replace('_', '-')}" if given else f"CPUBIND_{setting.upper()}"
 
 
 def load_settings(flags: dict[str, Any]) -> Settings:
     """Settings with these flags on top; None stands for a flag that was not given. `Refused` says what is wrong."""
     given = {name: value for name, value in flags.items() if value is not None}
+    known = {f"CPUBIND_{name.upper()}" for name in ({*Settings.model_fields} - {"flags"}) | OTHER_FLAGS}
+    for variable in sorted(os.environ):
+        if variable.startswith("CPUBIND_") and variable not in known and not _SERVICE.fullmatch(variable):
+            near = get_close_matches(variable, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise Refused(Reason.INVALID_SPEC, f"{printable(variable, 60)} sets nothing that is known{hint}")
     try:
-        return Settings(**given)
+        settings = Settings(**given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
-        flag = f"--{name.replace('_', '-')}" if name in given else f"CPUBIND_{name.upper()}"
         value = printable(repr(first["input"]), 60)
-        raise Refused(Reason.INVALID_SPEC, f"{flag}: {value}: {printable(first['msg'], 120)}") from None
+        message = f"{name_of(name, given=name in given)}: {value}: {printable(first['msg'], 120)}"
+        raise Refused(Reason.INVALID_SPEC, message) from None
+    return settings.model_copy(update={"flags": frozenset(given)})
 
 
 def _rule(text: str) -> dict[str, str]:
-    prefix, _, role = text.rpartition("=")
+    prefix, equals, role = text.rpartition("=")
+    if not equals:
+        raise Refused(Reason.INVALID_SPEC, f"spec.threadRules: {printable(repr(text), 60)} is not PREFIX=ROLE")
     return {"prefix": prefix, "role": role}

@@ -19,13 +19,21 @@ from agent.telemetry.text import make_console
 @click.command(short_help="Watch the whole agent at work, without any NPU.")
 @click.option(
     "--device",
+    envvar="CPUBIND_DEVICE",
     type=click.Choice(sorted(PROFILES)),
     default="a3",
     show_default=True,
     help="Which virtual node: a3 has 640 CPUs and 16 NPUs.",
 )
-@click.option("--serve", is_flag=True, help="Keep the virtual node and its agent running until Ctrl-C.")
-@click.option("--real", is_flag=True, help="Real processes and threads on this machine's kernel; needs 5 CPUs.")
+@click.option(
+    "--serve", is_flag=True, envvar="CPUBIND_SERVE", help="Keep the virtual node and its agent running until Ctrl-C."
+)
+@click.option(
+    "--real",
+    is_flag=True,
+    envvar="CPUBIND_REAL",
+    help="Real processes and threads on this machine's kernel; needs 5 CPUs.",
+)
 def demo(device: str, serve: bool, real: bool) -> int:
     """Run the real agent on a virtual node: the plan, workers starting, being bound, drifting and being repaired.
 

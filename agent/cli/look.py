@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agent.cli.options import Source, host_options, select_option, settings_from, snapshot_option, source, spec_options
+from agent.cli.options import (
+    Source,
+    host_options,
+    select_option,
+    settings_from,
+    snapshot_option,
+    source,
+    spec_in_force,
+    spec_options,
+)
 from agent.cli.select import selector
 from agent.control.conditions import no_plan_at_all
 from agent.control.statefile import as_yaml
@@ -26,7 +36,14 @@ from agent.telemetry.text import make_console
 
 
 @click.command(short_help="Print the plan of this node, or of a snapshot.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    envvar="CPUBIND_OUTPUT",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+)
 @snapshot_option
 @select_option
 @host_options
@@ -42,10 +59,11 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     cpubind plan --reserved-cpus 0-3 -o yaml      what it would be with CPUs 0-3 kept free
     cpubind plan --snapshot node.tar.gz -o json   a node that somebody captured
     """
-    settings, spec = settings_from(flags)
+    settings = settings_from(flags)
+    spec, raw, unread = spec_in_force(settings, live=snapshot is None)
     with source(settings, snapshot, selector(selects)) as origin:
-        found = _look(origin, spec)
-    document = found.document(now=_now())
+        found = _look(origin, spec, unread)
+    document = found.document(now=_now(), spec=raw)
     if output == "json":
         click.echo(json.dumps(document, indent=2))
     elif output == "yaml":
@@ -67,13 +85,17 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
 @host_options
 @spec_options
 def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
-    """Say why an NPU (npu:3), a process (its pid) or a pod (name or namespace/name) has the CPUs that it has."""
+    """Say why an NPU (npu:3), a process (its pid) or a pod (name or namespace/name) has the CPUs that it has.
+
+    Pods are known in a snapshot that was taken with them; a bare host has none.
+    """
     kind, _, number = subject.partition(":")
     if kind == "npu" and not (number.isascii() and number.isdigit()):
         raise click.UsageError(f"{printable(subject, 60)!r} is no NPU: npu:0, npu:1, …")
-    settings, spec = settings_from(flags)
+    settings = settings_from(flags)
+    spec, _, unread = spec_in_force(settings, live=snapshot is None)
     with source(settings, snapshot, selector(selects)) as origin:
-        found = _look(origin, spec)
+        found = _look(origin, spec, unread)
     decision = found.decision
     if decision is None:
         return _verdict(found)
@@ -90,6 +112,8 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         lines = [line for entry in workers for line in explain_worker(decision.inp, decision.plan, entry)]
     for line in dict.fromkeys(lines):
         click.echo(line)
+    for note in found.report.notes:
+        click.echo(f"cpubind: {note}", err=True)
     return 0
 
 
@@ -104,37 +128,47 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
     Masks are read from /proc below the host root, so that this works on a snapshot, too. Main threads that narrowed
     themselves to a part of the main CPUs count as in place.
     """
-    settings, spec = settings_from(flags)
+    settings = settings_from(flags)
+    spec, _, unread = spec_in_force(settings, live=snapshot is None)
     with source(settings, snapshot, selector(selects)) as origin:
-        found = _look(origin, spec)
+        found = _look(origin, spec, unread)
         if found.decision is None or found.seen is None:
             return _verdict(found)
-        astray = checked = 0
+        astray = unplanned = 0
         proc = origin.observer.root / "proc"
         for entry in found.decision.plan.workers:
-            if entry.allotment.roles is None:
-                click.echo(f"process {entry.worker.process.pid}: not planned: {entry.allotment.problem}")
-                astray += 1
+            process, roles = entry.worker.process, entry.allotment.roles
+            if roles is None:
+                click.echo(f"process {process.pid}: not planned: {entry.allotment.problem}")
+                unplanned += 1
                 continue
-            checked += 1
-            binder = ThreadBinder(proc, ProcStatusHost(proc, entry.worker.process.pid))
+            binder = ThreadBinder(proc, ProcStatusHost(proc, process.pid))
             for thread in binder.check(
-                entry.worker.process,
-                entry.allotment.roles,
-                cpuset=found.seen.cpusets.get(entry.worker.process, entry.allotment.pool),
+                process,
+                roles,
+                cpuset=found.seen.cpusets.get(process, entry.allotment.pool),
                 online=found.seen.topology.online,
                 rules=found.decision.inp.spec.thread_rules,
             ):
-                click.echo(
-                    f"process {entry.worker.process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): "
-                    f"on {thread.mask}, planned {thread.target}"
-                )
+                where = f"on {thread.mask}, planned {thread.target}"
+                click.echo(f"process {process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): {where}")
                 astray += 1
-    if astray:
-        click.echo(f"cpubind: {Problem(Reason.DRIFT, f'{astray} not in place, {checked} workers looked at')}", err=True)
-        return 1
-    click.echo(f"every thread of {checked} workers is in place")
-    return _verdict(found)
+    for note in found.report.notes:
+        click.echo(f"cpubind: {note}", err=True)
+    workers = len(found.decision.plan.workers)
+    blind = any(note.reason in _BLIND for note in found.report.notes)
+    if astray or unplanned:
+        counts = f"{astray} threads not in place, {unplanned} of {workers} workers not planned"
+        click.echo(f"cpubind: {Problem(Reason.DRIFT if astray else Reason.PENDING, counts)}", err=True)
+    elif not workers:
+        click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
+    else:
+        click.echo(f"every thread of {workers} workers is in place")
+    return 1 if astray or unplanned or blind else _verdict(found)
+
+
+_BLIND = frozenset({Reason.NOT_THIS_KERNEL, Reason.PROCESS_UNREADABLE, Reason.CPUSET_UNREADABLE})
+"""Notes with which it can't be said that all is well."""
 
 
 def _verdict(found: Survey) -> int:
@@ -171,7 +205,7 @@ def _nobody(found: Survey, origin: Source, subject: str) -> str:
     return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one"
 
 
-def _look(origin: Source, spec: Spec) -> Survey:
+def _look(origin: Source, spec: Spec, unread: Sequence[Problem]) -> Survey:
     """A survey that writes nothing, whatever mode is set."""
     dry = replace(spec, mode=Mode.DRY_RUN)
     return survey(
@@ -180,7 +214,7 @@ def _look(origin: Source, spec: Spec) -> Survey:
         dry,
         node=origin.node,
         journal=origin.journal,
-        problems=origin.problems,
+        problems=(*unread, *origin.problems),
     )
 
 

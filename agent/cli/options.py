@@ -12,6 +12,7 @@ import click
 
 from agent.control.journal import Journal, parse
 from agent.control.observe import Candidate, Observer, Selector, everything
+from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Spec
 from agent.model.workload import KubeletState, Pod
@@ -21,10 +22,13 @@ from agent.node.npu_smi.command import NpuSmi, NpuSmiCommand, RecordedNpuSmi
 from agent.node.procfs import boot_id
 from agent.node.snapshot import open_snapshot
 from agent.planning.optin import opted_in
+from agent.planning.validation import parse_spec
 from agent.settings import Settings, load_settings
 
 JOURNAL = Path("var/lib/cpubind/journal.json")
-"""Below the host root."""
+STATE = Path("run/cpubind/plan.yaml")
+LOCK = Path("run/cpubind/lock")
+"""Files of the agent, below the host root."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -44,11 +48,13 @@ host_options = _all(
         click.option("--npu-smi", metavar="PATH", help="npu-smi to run. Default: npu-smi on the PATH."),
         click.option("--npu-smi-timeout", type=float, metavar="SECONDS", help="Limit for one query. Default: 10."),
         click.option("--node-name", metavar="NAME", help="Name of the plan. Default: the host's name."),
+        click.option("--architecture", metavar="NAME", help="As `uname -m` prints it. Default: this machine's."),
     ]
 )
 
 spec_options = _all(
     [
+        click.option("--mode", metavar="NAME", help="Enforce, DryRun or Disabled. Default: Enforce."),
         click.option("--strategy", metavar="NAME", help="Auto, GlobalSlice, TopoAffinity or NumaSlice. Default: Auto."),
         click.option("--device-type", metavar="NAME", help="Auto, A2, A3, Atlas300I or Ascend950. Default: Auto."),
         click.option("--reserved-cpus", metavar="LIST", help='CPUs to keep out of every pool, such as "0-3,8".'),
@@ -60,7 +66,7 @@ spec_options = _all(
         ),
         click.option(
             "--thread-rule",
-            "thread_rules",
+            "thread_rule",
             multiple=True,
             metavar="PREFIX=ROLE",
             help="Threads whose name starts so belong to main, acl or release. Can be given several times.",
@@ -74,12 +80,17 @@ spec_options = _all(
 )
 
 snapshot_option = click.option(
-    "--snapshot", type=click.Path(path_type=Path), metavar="DIR|TAR", help="Read what `cpubind capture` wrote instead."
+    "--snapshot",
+    envvar="CPUBIND_SNAPSHOT",
+    type=click.Path(path_type=Path),
+    metavar="DIR|TAR",
+    help="Read what `cpubind capture` wrote instead.",
 )
 
 select_option = click.option(
     "--select",
     "selects",
+    envvar="CPUBIND_SELECT",
     multiple=True,
     metavar="KEY=VALUE",
     help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=/docker/*, npu=0-3. "
@@ -100,11 +111,29 @@ class Source:
     """What beside the node itself could not be read."""
 
 
-def settings_from(flags: dict[str, Any]) -> tuple[Settings, Spec]:
-    """Settings and the spec they make; `Refused` with one line where one can't be used."""
-    flags = {name: None if value == () else value for name, value in flags.items()}
-    settings = load_settings(flags)
-    return settings, settings.spec_defaults()
+def settings_from(flags: dict[str, Any]) -> Settings:
+    """Settings, checked; `Refused` with one line where one can't be used."""
+    settings = load_settings({name: None if value == () else value for name, value in flags.items()})
+    settings.spec()
+    return settings
+
+
+def spec_in_force(settings: Settings, *, live: bool) -> tuple[Spec, dict[str, Any], tuple[Problem, ...]]:
+    """The spec for a look, `spec` as people wrote it, and why the state file could not be used.
+
+    On a live host the agent follows `spec` in its state file, so that a look does, too; flags ask "what if" on top.
+    """
+    environment = settings.spec(only=set(Settings.model_fields) - settings.flags)
+    if not live:
+        return settings.spec(environment), {}, ()
+    path = settings.state_file or settings.host_root / STATE
+    try:
+        raw = StateFile(path).read().get("spec") or {}
+        filed = parse_spec(raw, environment)
+    except Refused as refused:
+        problem = Problem(refused.reason, f"{path}: {refused.message}; its spec is left out here")
+        return settings.spec(environment), {}, (problem,)
+    return settings.spec(filed, only=settings.flags), dict(raw), ()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from agent import __version__
-from agent.cli.options import JOURNAL, host_options, select_option, settings_from, spec_options
+from agent.cli.options import JOURNAL, LOCK, STATE, host_options, select_option, settings_from, spec_options
 from agent.cli.select import selector
 from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
@@ -29,14 +29,17 @@ from agent.telemetry.log import setup
 
 log = logging.getLogger("agent.run")
 
-STATE = Path("run/cpubind/plan.yaml")
-LOCK = Path("run/cpubind/lock")
-"""Below the host root."""
-
 
 @click.command(short_help="Run the agent: bind, watch, repair.")
-@click.option("--standalone", is_flag=True, help="Without Kubernetes: bind every NPU worker of this host, or --select.")
-@click.option("--dry-run", is_flag=True, help="Compute and show everything, write nothing to the host.")
+@click.option(
+    "--standalone",
+    is_flag=True,
+    envvar="CPUBIND_STANDALONE",
+    help="Without Kubernetes: bind every NPU worker of this host, or --select.",
+)
+@click.option(
+    "--dry-run", is_flag=True, envvar="CPUBIND_DRY_RUN", help="Compute and show everything, write nothing to the host."
+)
 @click.option("--state-file", metavar="FILE", help="The plan as YAML. Default: HOST_ROOT/run/cpubind/plan.yaml.")
 @click.option("--journal-file", metavar="FILE", help="Default: HOST_ROOT/var/lib/cpubind/journal.json.")
 @click.option("--lock-file", metavar="FILE", help="Default: HOST_ROOT/run/cpubind/lock.")
@@ -53,14 +56,14 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
     sweep; `status` is rewritten by the agent. In a dry run the state file is written only if you name one.
 
     \b
-    cpubind run --standalone --dry-run --log-level debug      see what it would do
+    cpubind run --standalone --dry-run                        see what it would do
     cpubind run --standalone --select cgroup=/docker/*        only processes in docker containers
     """
     if not standalone:
         raise click.UsageError("the cluster mode is not part of this version: use --standalone")
-    settings, spec = settings_from(flags)
+    settings = settings_from(flags)
     setup(settings.log_format, settings.log_level)
-    return serve(settings, spec, dry_run=dry_run, selects=selects)
+    return serve(settings, settings.spec(), dry_run=dry_run, selects=selects)
 
 
 def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, ...]) -> int:

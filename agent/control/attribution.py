@@ -30,6 +30,7 @@ class Attributor:
         self._unlisted: dict[ProcessId, float] = {}
         self._table: ProcessTable | None = None
         self._row_starts: dict[int, int] = {}
+        self._foreign = 0
         self.awaiting = False
         """A process holds an NPU open that the table does not list yet."""
 
@@ -38,8 +39,14 @@ class Attributor:
         if table is not self._table:
             self._table = table
             self._row_starts = {row.pid: stats[row.pid].start_time for row in table.rows if row.pid in stats}
+            self._foreign = self._foreign + 1 if table.rows and not self._row_starts else 0
         live = tuple(row for row in table.rows if self._still(row.pid, stats))
         return replace(table, rows=live)
+
+    @property
+    def foreign(self) -> bool:
+        """Nobody of the table is in /proc. The last worker may just have ended, so that one table is not enough."""
+        return self._foreign >= (2 if self._patient else 1)
 
     def attribute(
         self,

@@ -109,12 +109,17 @@ class Conditions:
         invalid = gravest([p for p in [*report.faults, *([nothing] if nothing else [])] if p.reason in PLAN_FAULTS])
         degraded = gravest([*report.notes, *_missing(report)])
         return [
-            self._condition("Ready", ready is None, ready, "the plan is in force"),
+            self._ready(report, ready),
             self._condition("TopologyDiscovered", unread is None, unread, "CPUs, NUMA nodes and NPUs were read"),
             self._condition("PlanValid", nothing is None and invalid is None, invalid or nothing, "a plan was made"),
             self._bound(report, states, unbound),
             self._degraded(degraded),
         ]
+
+    def _ready(self, report: Report, problem: Problem | None) -> dict[str, Any]:
+        if problem is None and report.spec.mode is Mode.DISABLED:
+            return self._entry("Ready", "True", Problem(Reason.DISABLED, "mode is Disabled: nothing is bound"))
+        return self._condition("Ready", problem is None, problem, "the plan is in force")
 
     def _bound(
         self, report: Report, states: Sequence[tuple[str, Problem | None]], unbound: Sequence[Problem]

@@ -16,7 +16,7 @@ from agent.control.act import Actor, ActResult
 from agent.control.conditions import stopped
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
-from agent.control.report import Report, log_lines, plan_hash, resource
+from agent.control.report import Report, log_lines, resource
 from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
@@ -64,7 +64,7 @@ class Agent:
         self._saved = record
         self._journal_problem = problem
         self._object = self._previous()
-        self._spec = parts.defaults
+        self._spec: Spec | None = None  # the last valid one
         self._awaiting = True
         self._next = float("inf")
         self._logged: dict[str, object] = {}
@@ -74,8 +74,8 @@ class Agent:
             parts.npu_smi,
             lambda: read_davinci(parts.observer.root),
             self.wake,
-            override=lambda: self._spec.device_type,
-            needs_affinity=lambda device: needs_affinity(self._spec, device),
+            override=lambda: (self._spec or parts.defaults).device_type,
+            needs_affinity=lambda device: needs_affinity(self._spec or parts.defaults, device),
         )
 
     def wake(self) -> None:
@@ -163,7 +163,8 @@ class Agent:
         except Refused as refused:
             faults.append(refused.problem)
             raw = raw or self._object.get("spec", {})
-        spec = self._spec
+        # Before a valid one was read nobody has asked for anything to be bound, and somebody may have asked for less.
+        spec = self._spec or replace(self.parts.defaults, mode=Mode.DRY_RUN)
         return raw, replace(spec, mode=Mode.DRY_RUN) if self.parts.force_dry_run else spec, faults
 
     def _save_journal(self, notes: list[Problem]) -> None:
@@ -185,6 +186,7 @@ class Agent:
             return
         try:
             self.parts.state.write(document)
+            self._logged.pop("state", None)
         except Refused as refused:
             self._once("state", refused.problem, logging.ERROR)
 
@@ -202,9 +204,11 @@ class Agent:
 
     def _log(self, report: Report, document: Mapping[str, Any]) -> None:
         """Says a thing when it becomes so, not in every pass."""
-        if report.plan is not None and self._changed("plan", plan_hash(report.plan)):
-            for line in log_lines(report.plan):
-                log.info("%s", line)
+        if report.plan is not None:
+            lines = log_lines(report.plan)
+            if self._changed("plan", lines):
+                for level, line in lines:
+                    log.log(level, "%s", line)
         for problem in (*report.faults, *report.notes):
             self._once(problem.reason, problem, logging.WARNING)
         open_now = {problem.reason for problem in (*report.faults, *report.notes)}
@@ -212,13 +216,26 @@ class Agent:
             del self._logged[reason]
             log.info("no longer so: %s", reason)
         summary = document["status"]["summary"]
-        if self._changed("summary", summary):
-            log.info("%(bound)d of %(workers)d workers bound, %(failed)d failed, %(skipped)d skipped", summary)
-        if report.spec.mode is Mode.DRY_RUN and self._changed("dry run", self.last_act.withheld):
-            log.info("dry run: %d threads would be moved", self.last_act.withheld)
+        if report.plan is not None and self._changed("summary", summary):
+            level = logging.WARNING if summary["failed"] else logging.INFO
+            log.log(level, "%(bound)d of %(workers)d workers bound, %(failed)d failed, %(skipped)d skipped", summary)
+        self._log_workers(report)
+
+    def _log_workers(self, report: Report) -> None:
+        dry = report.spec.mode is Mode.DRY_RUN
+        withheld = {process.pid: outcome.written for process, outcome in self.last_act.outcomes.items()} if dry else {}
+        if dry and self._changed("dry run", withheld):
+            for pid, count in withheld.items():
+                log.info("dry run: %d threads of process %d would be moved", count, pid)
         for process, outcome in self.last_act.outcomes.items():
-            if outcome.repaired:
+            if outcome.repaired and not dry:
                 log.info("repaired %d threads of process %d", outcome.repaired, process.pid)
+            counts = {role.value: count for role, of in outcome.threads.items() if (count := of.total)}
+            log.debug("process %d: %s, threads %s, %d written", process.pid, outcome.state, counts, outcome.written)
+        for process, count in self.last_act.released.items():
+            log.warning("process %d has no plan any more: %d threads given back to their cpuset", process.pid, count)
+        for process, count in self.last_act.returned.items():
+            log.info("put %d threads of descendants of process %d back on main CPUs", count, process.pid)
 
     def _once(self, key: str, problem: Problem, level: int) -> None:
         if self._changed(key, problem):

@@ -120,10 +120,10 @@ class Observer:
         pods = self._pods()
 
         listed = {row.pid for row in table.rows}
-        if listed and not listed & stats.keys():
+        table = self._attributor.rows(table, stats)
+        if self._attributor.foreign:
             message = f"none of the {len(listed)} processes that npu-smi lists is in /proc: another PID namespace?"
             notes.append(Problem(Reason.NOT_THIS_KERNEL, message))
-        table = self._attributor.rows(table, stats)
         opened = self._opened(stats.values(), inventory, davinci, table, notes)
         found = self._attributor.attribute(table, opened, stats, now, now - table_age)
         candidates = [self._candidate(stats[pid], attribution, pods, notes) for pid, attribution in found.items()]

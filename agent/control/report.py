@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,16 +100,18 @@ def plan_hash(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def log_lines(plan: Plan) -> list[str]:
-    """One line for each NPU with CPUs, in vLLM-Ascend's words, so that people who know these find them."""
+def log_lines(plan: Plan) -> list[tuple[int, str]]:
+    """Level and text of one line for each NPU, in vLLM-Ascend's words, so that people who know these find them."""
     lines = []
     for npu in plan.npus:
-        roles = npu.allotment.roles
+        roles, problem = npu.allotment.roles, npu.allotment.problem
         if roles:
             irq = f" irq=[{roles.irq}]" if roles.irq else ""
-            lines.append(f"NPU{npu.id}: main=[{roles.main}] acl=[{roles.acl}] release=[{roles.release}]{irq}")
-        elif npu.allotment.problem:
-            lines.append(f"NPU{npu.id}: {npu.allotment.problem}")
+            lines.append(
+                (logging.INFO, f"NPU{npu.id}: main=[{roles.main}] acl=[{roles.acl}] release=[{roles.release}]{irq}")
+            )
+        if problem:
+            lines.append((logging.WARNING, f"NPU{npu.id}: {problem}"))
     return lines
 
 

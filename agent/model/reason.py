@@ -68,7 +68,7 @@ class Reason(StrEnum):
     NPU_SMI_NOT_FOUND = "NpuSmiNotFound", "npu-smi is not installed or not on the path given."
     NPU_SMI_LIBRARY_MISSING = "NpuSmiLibraryMissing", "npu-smi cannot load a library of the driver."
     NPU_SMI_FAILED = "NpuSmiFailed", "npu-smi ended with an error."
-    NPU_SMI_HUNG = "NpuSmiHung", "npu-smi did not answer in time; the last good inventory stands."
+    NPU_SMI_HUNG = "NpuSmiHung", "npu-smi did not answer in time; the last good inventory, if any, stands."
     DRIVER_NOT_READY = (
         "DriverNotReady",
         "The driver is not loaded, or npu-smi has no right to use it (dcmi -8005).",
@@ -92,7 +92,7 @@ class Reason(StrEnum):
     PROCESS_UNREADABLE = "ProcessUnreadable", "A file of a process cannot be read."
     KUBELET_STATE_UNREADABLE = "KubeletStateUnreadable", "kubelet's cpu_manager_state or pod-resources cannot be read."
     SNAPSHOT_UNREADABLE = "SnapshotUnreadable", "The snapshot is damaged or of a version that is not known."
-    STATE_UNREADABLE = "StateUnreadable", "The agent's state file or journal is damaged; it was set aside."
+    STATE_UNREADABLE = "StateUnreadable", "The agent's state file or journal cannot be read; it is not used."
 
     # Acting
     CPUSET_CHANGED = "CpusetChanged", "The container's cpuset no longer holds the planned CPUs; planning again."

@@ -18,11 +18,15 @@ def split(pool: CpuSet, *, irq_roles: bool, note: Problem | None = None) -> Allo
     """
     if not irq_roles:
         if not pool:
-            return Allotment(problem=Problem(Reason.INSUFFICIENT_CPUS, "none of its CPUs is in the container's cpuset"))
+            return Allotment(
+                problem=Problem(
+                    Reason.INSUFFICIENT_CPUS, "none of its CPUs may be used (cpuset, reserved, other owners)"
+                )
+            )
         return Allotment(pool, Roles(main=pool), note=note)
     if len(pool) < MIN_POOL:
         held = f"only {len(pool)} ({pool})" if pool else "none"
-        message = f"an NPU needs {MIN_POOL} CPUs, {held} of its CPUs can be had in the container's cpuset"
+        message = f"an NPU needs {MIN_POOL} CPUs, {held} of its CPUs may be used (cpuset, reserved, other owners)"
         return Allotment(pool, problem=Problem(Reason.INSUFFICIENT_CPUS, message))
     irq, main, acl, release = pool.cut([2, len(pool) - 4, 1, 1])
     return Allotment(pool, Roles(main=main, irq=irq, acl=acl, release=release), note=note)

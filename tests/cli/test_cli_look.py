@@ -12,6 +12,7 @@ import yaml
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
+from agent.model.node import ProcessRow
 from tests.cli.conftest import Cpubind, snapshot_of
 
 
@@ -27,6 +28,7 @@ def a2(tmp_path: Path) -> VirtualNode:
 
 def host(node: VirtualNode) -> list[object]:
     """Flags that point at a virtual node."""
+    node.kernel.sync()
     return ["--host-root", node.root, "--npu-smi", node.npu_smi.path, "--node-name", node.name]
 
 
@@ -255,7 +257,7 @@ def test_explain_finds_a_pod_by_name(cpubind: Cpubind, a2: VirtualNode, tmp_path
         (["plan", "--reserved-cpus", "1,,2"], "1,,2"),
         (["plan", "--strategy", "Fastest"], "Fastest"),
         (["plan", "--device-type", "A9"], "A9"),
-        (["plan", "--thread-rule", "ucm_"], "--thread-rule[0]"),
+        (["plan", "--thread-rule", "ucm_"], "--thread-rule: 'ucm_' is not PREFIX=ROLE"),
         (["plan", "--select", "user=me"], "user=me"),
         (["plan", "--npu-smi-timeout", "-1"], "--npu-smi-timeout"),
         (["plan", "-o", "xml"], "xml"),
@@ -281,10 +283,80 @@ def test_the_environment_sets_what_no_flag_does(
     assert cpubind("plan", "-o", "json", *host(a3)).npu(0)["pool"] == "8-47"
     assert cpubind("plan", "-o", "json", "--reserved-cpus", "", *host(a3)).npu(0)["pool"] == "0-39"
     monkeypatch.setenv("CPUBIND_RESERVED_CPUS", "7-0")
-    assert cpubind("plan", *host(a3)).status == 2
+    wrong = cpubind("plan", *host(a3))
+    assert (wrong.status, "CPUBIND_RESERVED_CPUS" in wrong.err) == (2, True)
     monkeypatch.setenv("CPUBIND_SWEEP_INTERVAL", "soon")
     result = cpubind("plan", "--reserved-cpus", "", *host(a3))
     assert (result.status, "CPUBIND_SWEEP_INTERVAL" in result.err) == (2, True)
+
+
+def test_a_misspelt_variable_is_an_error_and_those_of_services_are_not(
+    cpubind: Cpubind, a2: VirtualNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CPUBIND_PORT", "CPUBIND_SERVICE_HOST", "CPUBIND_METRICS_PORT_9100_TCP_ADDR"):
+        monkeypatch.setenv(name, "tcp://10.0.0.1:9100")
+    assert cpubind("plan", *host(a2)).status == 0
+    monkeypatch.setenv("CPUBIND_RESERVED_CPU", "0-7")
+    result = cpubind("plan", *host(a2))
+    assert (result.status, "CPUBIND_RESERVED_CPUS" in result.err) == (2, True)
+
+
+def test_a_look_follows_the_spec_in_the_state_file_and_flags_ask_what_if(cpubind: Cpubind, a3: VirtualNode) -> None:
+    state = a3.root / "run/cpubind/plan.yaml"
+    state.parent.mkdir(parents=True)
+    state.write_text(yaml.safe_dump({"kind": "CpuBindingPlan", "spec": {"reservedCpus": "0-7"}}))
+    result = cpubind("plan", "-o", "json", *host(a3))
+    assert result.npu(0)["pool"] == "8-47"
+    assert result.document["spec"] == {"reservedCpus": "0-7"}
+    assert cpubind("plan", "-o", "json", "--reserved-cpus", "0-3", *host(a3)).npu(0)["pool"] == "4-43"
+    assert cpubind("explain", "npu:0", *host(a3)).out.count("reserved 0-7") == 1
+    state.write_text("spec: [")
+    unread = cpubind("plan", "-o", "json", *host(a3))
+    assert (unread.status, unread.npu(0)["pool"], "StateUnreadable" in unread.err) == (0, "0-39", True)
+
+
+def test_verify_says_when_it_saw_nothing(cpubind: Cpubind, a2: VirtualNode) -> None:
+    empty = cpubind("verify", *host(a2))
+    assert (empty.status, "nothing to compare" in empty.out) == (0, True)
+    a2.npu_smi.set_rows([ProcessRow(0, 99_999, 50_000, "python")])
+    blind = cpubind("verify", *host(a2))
+    assert (blind.status, "NotThisKernel" in blind.err) == (1, True)
+
+
+def test_cpus_that_a_bystander_owns_are_in_no_pool(cpubind: Cpubind, a3: VirtualNode, tmp_path: Path) -> None:
+    """By its QoS and cpuset alone: there are no files of kubelet."""
+    Worker.start(a3, 0, a3.kubelet.add_pod("llm-0"))
+    batch = a3.kubelet.add_pod("batch", own_cpus=CpuSet.parse("0-15"), annotations={})
+    a3.kernel.start_process("etl", cgroup=batch.container().cgroup)
+    (a3.root / "var/lib/kubelet/cpu_manager_state").unlink()
+    a3.kernel.write_cpuset(a3.kubelet.pods[0].container().cgroup, CpuSet.parse("0-639"))
+    result = cpubind("plan", "-o", "json", "--snapshot", snapshot_of(a3, tmp_path / "s"))
+    assert all(CpuSet.parse(result.npu(n)["pool"]).isdisjoint(CpuSet.parse("0-15")) for n in range(16))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "planned"),
+    [
+        ({"cpubind.dev/enabled": "true"}, True),
+        ({"cpubind.dev/enabled": "True"}, False),
+        ({"cpubind.dev/enabled": "true", "cpubind.dev/irq-binding": "maybe"}, False),
+        ({"cpubind.dev/enabled": "true", "cpubind.dev/helpers.vllm": "Kill"}, False),
+        ({"cpubind.dev/enabled": "true", "cpubind.dev/helpers": "Confine"}, True),
+        ({"cpubind.dev/enabled": "true", "cpubind.dev/containers": "other"}, False),
+        ({"cpubind.dev/enabled": "true", "cpubind.dev/containers": "other, vllm"}, True),
+        ({"cpubind.dev/enabled.vllm": "true"}, True),
+        ({"cpubind.dev/enabled": "false", "cpubind.dev/enabled.vllm": "true"}, False),
+        ({"cpubind.dev/enabled": "true", "cpubind.dev/enabled.vllm": "false"}, False),
+        ({"cpubind.dev/enabled": "true", "cpubind.dev/later": "whatever"}, True),
+        ({"example.com/enabled": "true"}, False),
+    ],
+)
+def test_annotations_decide_and_an_invalid_one_leaves_the_pod_alone(
+    cpubind: Cpubind, a2: VirtualNode, tmp_path: Path, annotations: dict[str, str], planned: bool
+) -> None:
+    Worker.start(a2, 0, a2.kubelet.add_pod("llm-0", annotations=annotations))
+    result = cpubind("plan", "-o", "json", "--snapshot", snapshot_of(a2, tmp_path / "s"))
+    assert (result.plan_status["summary"]["workers"] == 1) == planned
 
 
 def test_reserved_cpus_that_do_not_exist_are_reported(cpubind: Cpubind, a2: VirtualNode) -> None:

@@ -407,6 +407,67 @@ def test_a_bad_spec_is_named_and_the_last_valid_plan_stays(tmp_path: Path, spec:
     assert yaml.safe_load(rig.state_file.read_text())["spec"] == spec
 
 
+@pytest.mark.parametrize("text", ["spec: {mode: Disabled", "spec: {mode: disabled}", "spec: {mode: Disabled, x: 1}"])
+def test_before_a_valid_spec_was_read_nothing_is_bound(tmp_path: Path, text: str) -> None:
+    rig = Rig(tmp_path)
+    (worker,) = start_workers(rig, range(1))
+    rig.state_file.write_text(text)
+    rig.settle()
+    assert rig.writes() == 0
+    assert rig.agent.plan_object()["status"]["mode"] == "DryRun"
+    rig.state_file.write_text("spec: {mode: Enforce}")
+    rig.sweep()
+    assert masks(worker) == plan_of(worker, rig)
+
+
+def test_a_dry_run_logs_no_repairs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(tmp_path, force_dry_run=True)
+    (worker,) = start_workers(rig, range(1))
+    with caplog.at_level(logging.INFO, logger="agent"):
+        rig.settle()
+        worker.drift(CpuSet.parse("300"), 3)
+        rig.sweep()
+        rig.sweep()
+    assert "repaired" not in caplog.text
+    assert caplog.text.count(f"threads of process {worker.pid} would be moved") == 1
+
+
+def test_the_end_of_the_last_worker_is_no_sign_of_another_pid_namespace(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    (worker,) = start_workers(rig, range(1))
+    rig.settle()
+    rows = rig.node.npu_smi.rows
+    worker.end()
+    rig.sweep()
+    assert rig.condition("Degraded")["status"] == "False"
+    rig.node.npu_smi.set_rows(rows)  # npu-smi goes on listing a process that nobody can see
+    rig.settle()
+    rig.settle()
+    assert rig.condition("Degraded")["reason"] == "NotThisKernel"
+
+
+def test_a_pid_that_comes_again_while_the_table_is_old_is_no_worker(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    (worker,) = start_workers(rig, range(1))
+    rig.settle()
+    rig.node.kernel.end(worker.pid)
+    sshd = rig.node.kernel.start_process("sshd", cgroup="/system.slice", pid=worker.pid)
+    rig.sweep()
+    assert rig.status["summary"]["workers"] == 0
+    assert str(sshd.mask) == "0-639"
+
+
+def test_a_worker_on_two_npus_of_which_one_has_no_cpus_for_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "a2")
+    pod = rig.node.kubelet.add_pod("llm-0")
+    rig.node.kernel.write_cpuset(pod.container().cgroup, CpuSet.parse("96-191"))
+    worker = Worker.start(rig.node, 0, pod)
+    rig.node.hold(worker.pid, [(0, 30_000), (4, 30_000)], "python")
+    rig.settle()
+    assert (rig.npu(4)["state"], rig.npu(4)["reason"]) == ("Partial", "AffinityOutsideCpuset")
+    assert rig.condition("Ready")["reason"] == "AffinityOutsideCpuset"
+
+
 def test_a_state_file_that_is_no_yaml_is_left_as_it_is(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     start_workers(rig, range(1))
