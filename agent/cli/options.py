@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from agent.control.journal import Journal, parse
+from agent.control.journal import MAX_BYTES, Journal, parse
 from agent.control.observe import Candidate, Observer, Selector, everything
 from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused
@@ -183,7 +183,7 @@ def both(first: Selector, second: Selector) -> Selector:
 def _journal(path: Path) -> tuple[Journal, Problem | None]:
     """The agent's journal where it can be read. A look changes nothing, so that a damaged one is left in place."""
     try:
-        return _parsed(read_text(path, Reason.STATE_UNREADABLE, limit=16 << 20))
+        return _parsed(read_text(path, Reason.STATE_UNREADABLE, limit=MAX_BYTES))
     except Refused as refused:
         return Journal(), refused.problem
 

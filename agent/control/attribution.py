@@ -31,8 +31,8 @@ class Attributor:
         self._table: ProcessTable | None = None
         self._row_starts: dict[int, int] = {}
         self._foreign = 0
-        self.awaiting = False
-        """A process holds an NPU open that the table does not list yet."""
+        self.awaited: frozenset[ProcessId] = frozenset()
+        """Processes that hold an NPU open and that the table may list soon."""
 
     def rows(self, table: ProcessTable, stats: Mapping[int, ProcessStat]) -> ProcessTable:
         """The table without rows of processes that ended since it was read, whoever has their pids now."""
@@ -81,4 +81,4 @@ class Attributor:
         self._unlisted = {
             process: self._unlisted.get(process, now) for process in unlisted if process.pid not in listed
         }
-        self.awaiting = any(now - since < AWAIT_SECONDS for since in self._unlisted.values())
+        self.awaited = frozenset(p for p, since in self._unlisted.items() if now - since < AWAIT_SECONDS)

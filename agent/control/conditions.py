@@ -57,8 +57,6 @@ ACT_FAULTS = (
 
 GRAVITY = (*READ_FAULTS, *PLAN_FAULTS, *ACT_FAULTS)
 
-TYPES = ("Ready", "TopologyDiscovered", "PlanValid", "Bound", "Degraded")
-
 
 def gravest(problems: Sequence[Problem]) -> Problem | None:
     """The one to show first."""
@@ -98,7 +96,7 @@ class Conditions:
         self._now, self._generation = now, generation
 
     def of(self, report: Report, states: Sequence[tuple[str, Problem | None]]) -> list[dict[str, Any]]:
-        """All conditions of a report, in the order of `TYPES`. `states`: state and problem of each worker."""
+        """All conditions of a report. `states`: state and problem of each worker."""
         unbound = [problem or Problem(Reason.PENDING, "") for state, problem in states if state not in _GOOD]
         open_problems = [*report.faults, *unbound, *_without_cpus(report)]
         nothing = no_plan_at_all(report)

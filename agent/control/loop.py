@@ -20,6 +20,7 @@ from agent.control.report import Report, log_lines, resource
 from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
+from agent.model.workload import ProcessId
 from agent.node.devices import read_davinci
 from agent.node.npu_smi.command import NpuSmi
 from agent.node.npu_smi.watch import NpuSmiWatch
@@ -65,7 +66,7 @@ class Agent:
         self._journal_problem = problem
         self._object = self._previous()
         self._spec: Spec | None = None  # the last valid one
-        self._awaiting = True
+        self._awaited: frozenset[ProcessId] | None = None
         self._next = float("inf")
         self._logged: dict[str, object] = {}
         self._wake = threading.Event()
@@ -102,7 +103,7 @@ class Agent:
         raw, spec, faults = self._read_spec()
         notes = [self._journal_problem] if self._journal_problem else []
         now = self.parts.clock()
-        state = self.watch.poll(now, awaiting=self._awaiting)
+        state = self.watch.poll(now, awaiting=self._awaited is None or bool(self._awaited))
         self._next = float("inf") if state.due is None else state.due
         decision: Decision | None = None
         seen: Observation | None = None
@@ -129,7 +130,10 @@ class Agent:
             notes.extend(seen.notes)
             self.planner.bound(self.parts.actor.bound())
             self._save_journal(notes)
-        self._awaiting = state.reading is None or (seen is not None and seen.awaiting)
+        awaited = seen.awaited if seen is not None else None
+        if awaited and self._awaited and not awaited <= self._awaited:
+            self.watch.hasten()  # somebody new, while others have been awaited for long
+        self._awaited = awaited
         if state.reading is None and state.problem is None:
             return  # npu-smi is asked for the first time: what was reported last may well still hold
         report = Report(
@@ -159,7 +163,10 @@ class Agent:
         faults = []
         try:
             raw = self.parts.state.spec() if self.parts.state else {}
-            self._spec = parse_spec(raw, self.parts.defaults)
+            spec = parse_spec(raw, self.parts.defaults)
+            if self._spec and (spec.device_type, spec.strategy) != (self._spec.device_type, self._spec.strategy):
+                self.watch.reread()  # how the tables are read depends on both
+            self._spec = spec
         except Refused as refused:
             faults.append(refused.problem)
             raw = raw or self._object.get("spec", {})

@@ -68,8 +68,8 @@ class Observation:
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Pid -> pids of its children."""
     notes: tuple[Problem, ...] = ()
-    awaiting: bool = False
-    """A process holds an NPU open that npu-smi does not list: worth asking npu-smi again soon."""
+    awaited: frozenset[ProcessId] = frozenset()
+    """Processes that hold an NPU open and that npu-smi does not list yet: worth asking again soon."""
 
 
 class Observer:
@@ -155,7 +155,7 @@ class Observer:
             cpusets=cpusets,
             children=_children(stats.values()),
             notes=tuple(dict.fromkeys(notes)),
-            awaiting=self._attributor.awaiting,
+            awaited=self._attributor.awaited,
         )
 
     def _stats(self, notes: list[Problem]) -> dict[int, ProcessStat]:

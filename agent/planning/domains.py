@@ -150,13 +150,6 @@ def _running(workers: Iterable[Worker]) -> dict[str, frozenset[int]]:
     return running
 
 
-def placed_in(domains: Iterable[Domain], container: Container | None) -> Domain | None:
-    """The domain that a container belongs to."""
-    if container is None:
-        return None
-    return next((domain for domain in domains if container.key in domain.allowed), None)
-
-
 def allowed_in(domain: Domain, container: Container | None) -> CpuSet:
     """What a container of a domain may use now."""
     return domain.allowed.get(container.key, EMPTY) if container else domain.cpus

@@ -117,5 +117,3 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str, object], object]]] = {
     "threadRules": ("thread_rules", _rules),
     "allowAnyArchitecture": ("allow_any_architecture", _flag),
 }
-SPEC_FIELDS = tuple(_FIELDS)
-"""Field names of `spec`, in the order of the reference."""

@@ -10,9 +10,6 @@ from typing import TextIO
 
 from agent.model.reason import printable
 
-FORMATS = ("text", "json")
-LEVELS = ("debug", "info", "warning", "error")
-
 
 class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.000Z INFO message``, always one line."""
@@ -36,7 +33,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup(style: str, level: str, stream: TextIO | None = None) -> None:
-    """Sends the log of `agent` to stderr (or `stream`) in one of `FORMATS`, from one of `LEVELS` on."""
+    """Sends the log of `agent` to stderr (or `stream`) as ``text`` or ``json``, from a level such as ``info`` on."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logger = logging.getLogger("agent")

@@ -170,22 +170,3 @@ def test_a_domain_without_any_cpu_is_planned_the_same_again() -> None:
     plan = planned(inp)
     assert plan.workers[0].allotment.problem is not None
     assert planned(replace(inp, bases=plan.bases)) == plan
-
-
-def test_a_pod_that_takes_cpus_0_to_15_of_a_serving_node_moves_nobody_who_keeps_enough() -> None:
-    """NPUs 1 to 15 of an A3 node with 320 CPUs are in use; the CPUs that go are those of the idle NPU 0."""
-    inp = hosts.a3(320).serving(range(1, 16))
-    before = planned(inp)
-    after = planned(replace(with_grant(inp, "0-15"), bases=before.bases))
-    assert after.bases == before.bases
-    assert of_workers(after) == of_workers(before)
-
-
-def test_where_a_bound_npu_would_be_left_with_four_cpus_the_domain_is_cut_anew() -> None:
-    """The same with NPU 0 in use: 16-19 are too few for it, and design 4.9 (ii) asks for a new base."""
-    inp = hosts.a3(320).serving()
-    before = planned(inp)
-    after = planned(replace(with_grant(inp, "0-15"), bases=before.bases))
-    assert [str(base.cpus) for base in after.bases] == ["16-319"]
-    assert of_workers(after)[100] == "16-34"
-    assert all(w.allotment.roles for w in after.workers)
