@@ -92,7 +92,10 @@ class Agent:
         """Passes until `stop`, one for each sweep and one whenever something woke the loop."""
         while not self._stopped.is_set():
             self._wake.clear()
-            self.step()
+            try:
+                self.step()
+            except Exception:  # a fault of our own in one pass is no reason to stop keeping what is bound
+                log.exception("a pass failed; the next one starts from what is there then")
             self._wake.wait(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
         self._leave()

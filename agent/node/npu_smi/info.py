@@ -4,9 +4,7 @@ A device is two lines, the card's and the chip's; on Ascend 950 the second has n
 has either a row per process or the line ``No running processes found in NPU n``, then a border. What the header lines
 say decides what the columns are: they differ by device family, driver version and build (npu_info_print.c).
 
-Process names are printed as they are, and whoever runs a process chooses its name: up to 15 bytes, newlines, ``|`` and
-borders among them. So a process row is one only where its first separators stand exactly below those of the header,
-which a name's own can't, and the lines behind it that are nothing else are the rest of its name (`_fold`).
+Process names are printed as they are and may look like anything; `rows.fold` tells rows from them.
 
 Half a table is never taken for a whole one. It is refused wherever that can be seen; where the cut falls exactly behind
 a border, the rows before it are read and `InfoTable.whole` is false, unless the cut part is the process table of a
@@ -16,17 +14,16 @@ device family that may have none: only a comparison with other tables finds that
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from agent.model.reason import Refused, printable
 from agent.node.npu_smi import tables
 from agent.node.npu_smi.recognise import recognise
+from agent.node.npu_smi.rows import BORDER, MEMORY, PROCESS_ID, Line, fold
 from agent.node.npu_smi.tables import shown, truncated, unreadable
 
 _TABLE: Final = "npu-smi info"
-_BORDER: Final = re.compile(r"\+[-=+]*[-=]\+", re.ASCII)
 _BANNER: Final = re.compile(r"npu-smi\s.*\bVersion:\s*(\S*)")
 _IDLE: Final = re.compile(r"No running processes found in NPU\s+(\S+)")
 _UNIT: Final = re.compile(r"Process memory\s*\((\w+)\)")
@@ -34,11 +31,7 @@ _UNITS: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20}  # 23.0.rc1 has "(B)", la
 _MIB: Final = 1 << 20
 _PID: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 _MAX_PID: Final = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
-_MEMORY: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _NAME_LENGTH: Final = 64
-_PROCESS_ID: Final = "Process id"
-_FIRST: Final = 3
-"""Separators of a process row that stand left of the name."""
 
 Chip = tuple[int, int]
 """(card, chip): ``NPU`` or ``NPU ID``, and ``Chip``; the chip is 0 on Ascend 950, which shows none."""
@@ -131,104 +124,9 @@ def parse_info(text: str) -> InfoTable:
     return reader.result()
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of a table, or a process row with the further lines that its name makes of it."""
-
-    text: str
-    in_columns: bool = True
-    """False for what is neither a row nor a border below the process table's header, whatever it looks like."""
-    more: tuple[str, ...] = ()
-    """The rest of a process row. The last one ends as rows do."""
-
-    @property
-    def raw(self) -> list[str]:
-        """The cells, with the blanks around them."""
-        return "\n".join((self.text, *self.more))[1:-1].split("|")
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the process table has its separators, and how its rows end.
-
-    NPU, Chip and Process id never overflow their columns; names do.
-    """
-
-    places: frozenset[tuple[int, ...]]
-    """Of the first three: of the header, and of the border below it, which documents show apart from each other."""
-    behind: int
-    """As in `_ProcessColumns`."""
-
-    @classmethod
-    def of(cls, header: str, below: str) -> _Layout:
-        places = {_places(header, "|")}
-        if _BORDER.fullmatch(below):
-            places.add(_places(below, "+"))
-        return cls(frozenset(place for place in places if len(place) == _FIRST), header.count("|") - 1 - _FIRST)
-
-    def is_row(self, line: str) -> bool:
-        return line.startswith("|") and _places(line, "|") in self.places
-
-    def is_border(self, line: str) -> bool:
-        """Whether it is one that no name is long enough for."""
-        return bool(_BORDER.fullmatch(line)) and any(len(line) > place[-1] for place in self.places)
-
-    def is_end(self, line: str) -> bool:
-        """Whether a line can be the last one of a row that began further up."""
-        cells = line[:-1].split("|")
-        if not line.endswith("|") or self.behind < 1 or len(cells) <= self.behind:
-            return False
-        memory = cells[-self.behind].strip()
-        return tables.absent(memory) or _MEMORY.fullmatch(memory) is not None
-
-
-def _places(line: str, separator: str) -> tuple[int, ...]:
-    """Where the first separators of a line are, as far as there are so many."""
-    found: list[int] = []
-    while len(found) < _FIRST and (at := line.find(separator, found[-1] + 1 if found else 0)) >= 0:
-        found.append(at)
-    return tuple(found)
-
-
-def _fold(lines: Sequence[str]) -> list[_Line]:
-    """Puts process rows together that a newline in the name took apart.
-
-    All lines from a row to the next row or border are the rest of its name if the last of them ends as a row does:
-    with the memory, which npu-smi prints behind every name. Otherwise each stands for itself, to be refused.
-    """
-    folded: list[_Line] = []
-    layout: _Layout | None = None
-    at = 0
-    while at < len(lines):
-        line, at = lines[at], at + 1
-        if layout is None:
-            folded.append(_Line(line))
-            if _is_process_header(line):
-                layout = _Layout.of(line, next(filter(None, lines[at:]), ""))
-            continue
-        if not layout.is_row(line):
-            folded.append(_Line(line, layout.is_border(line)))
-            continue
-        end = at
-        while end < len(lines) and not layout.is_row(lines[end]) and not layout.is_border(lines[end]):
-            end += 1
-        more = tuple(filter(None, lines[at:end]))
-        if more and layout.is_end(more[-1]):
-            at = end
-        else:
-            more = ()
-        folded.append(_Line(line, more=more))
-    return folded
-
-
-def _is_process_header(line: str) -> bool:
-    cells = line.split("|", 3)
-    return line.startswith("|") and len(cells) > 2 and cells[2].strip() == _PROCESS_ID
-
-
-def _table_lines(text: str) -> list[_Line]:
+def _table_lines(text: str) -> list[Line]:
     """The lines from the first to the last one that belong to a table, checked for an end that is no cut."""
-    lines = _fold(tables.lines_of(text, _TABLE))
+    lines = fold(tables.lines_of(text, _TABLE))
     if any(tables.elided(line.text) for line in lines):
         raise truncated(f"{_TABLE} leaves rows out")
     places = [i for i, line in enumerate(lines) if line.text.startswith(("|", "+"))]
@@ -243,7 +141,7 @@ def _table_lines(text: str) -> list[_Line]:
     for line in found:
         text = line.text
         if text[0] == "+":
-            if _BORDER.fullmatch(text) is None or not line.in_columns:
+            if BORDER.fullmatch(text) is None or not line.in_columns:
                 raise unreadable(f"{shown(text)!r} in {_TABLE} is no border")
         elif text[0] != "|" or (not line.more and (len(text) < 2 or text[-1] != "|")):
             raise unreadable(f"{shown(text)!r} in {_TABLE} is no row")
@@ -274,13 +172,13 @@ class _Reader:
         if self._upper is not None:
             raise truncated(f"the second line of NPU {shown(self._upper[0])} is missing in {_TABLE}")
 
-    def row(self, line: _Line) -> None:
+    def row(self, line: Line) -> None:
         raw = line.raw
         cells = [cell.strip() for cell in raw]
         if self._header is not None:
             self._device_columns = _DeviceColumns.of(self._header, cells)
             self._header = None
-        elif len(cells) > 1 and cells[1] == _PROCESS_ID:
+        elif len(cells) > 1 and cells[1] == PROCESS_ID:
             self._open_processes(cells)
         elif self._process_columns is not None:
             self._process(self._process_columns, line, cells, raw)
@@ -309,7 +207,7 @@ class _Reader:
             raise truncated(f"the second line of NPU {shown(self._upper[0])} is missing in {_TABLE}")
         self._process_columns = _ProcessColumns.of(cells)
 
-    def _process(self, columns: _ProcessColumns, line: _Line, cells: list[str], raw: list[str]) -> None:
+    def _process(self, columns: _ProcessColumns, line: Line, cells: list[str], raw: list[str]) -> None:
         if len(cells) == 1 and (idle := _IDLE.fullmatch(cells[0])):
             card = tables.number(idle[1], _TABLE, "NPU")
             if card in self._stated:
@@ -433,7 +331,7 @@ class _ProcessColumns:
     def of(cls, cells: list[str]) -> _ProcessColumns:
         ids = cells[0].split()
         unit = _UNIT.fullmatch(cells[3]) if len(cells) in {4, 5} else None
-        if ids not in (["NPU", "Chip"], ["NPU", "ID"]) or cells[1:3] != [_PROCESS_ID, "Process name"] or unit is None:
+        if ids not in (["NPU", "Chip"], ["NPU", "ID"]) or cells[1:3] != [PROCESS_ID, "Process name"] or unit is None:
             raise unreadable(f"the process table of {_TABLE} has an unknown header: {shown(' | '.join(cells))!r}")
         if unit[1] not in _UNITS:
             raise unreadable(f"the process table of {_TABLE} counts memory in {shown(unit[1])!r}")
@@ -461,7 +359,7 @@ class _ProcessColumns:
     def _memory(self, text: str) -> int | None:
         if tables.absent(text):
             return None
-        if _MEMORY.fullmatch(text) is None:
+        if MEMORY.fullmatch(text) is None:
             raise unreadable(f"Process memory in {_TABLE} is {shown(text)!r}, not a number")
         return int(text) * self.unit // _MIB
 
