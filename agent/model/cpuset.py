@@ -156,7 +156,7 @@ class CpuSet:
         return self.bits != other.bits and self <= other
 
     def __contains__(self, cpu: int) -> bool:
-        return bool(self.bits >> cpu & 1)
+        return cpu >= 0 and bool(self.bits >> cpu & 1)
 
     def __iter__(self) -> Iterator[int]:
         for first, last in self.ranges():
