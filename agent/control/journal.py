@@ -2,11 +2,13 @@
 
 A JSON file, written whole, fsynced and renamed. It belongs to one boot: pids and start times mean nothing after
 another. One that is damaged or of a version that is not known is set aside, and the agent starts with an empty one.
+Only a regular file that was read whole is ever moved or replaced: whatever else has the name is somebody else's.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +20,13 @@ from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import ProcessId
 from agent.node.files import read_text
-from agent.node.storage import write_atomic
+from agent.node.storage import irregular, write_atomic
 from agent.planning.universe import Universe
 
 VERSION = 1
 MAX_BYTES = 16 << 20
+MAX_ASIDE = 100
+"""How many damaged ones are kept beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +96,57 @@ def parse(text: str) -> Journal:
 
 
 def load(path: Path, boot_id: str) -> tuple[Journal, Problem | None]:
-    """The journal of this boot. A damaged one is renamed to ``*.damaged`` and reported, never a reason not to start."""
+    """The journal of this boot. A damaged one is renamed to ``*.damaged`` and reported, never a reason not to start.
+
+    What can't be read, or is no regular file, stays where it is, and `save` does not replace it. Refused(InvalidSpec)
+    for a path that names no file.
+    """
+    _check(path)
     try:
-        text = read_text(path, Reason.STATE_UNREADABLE, limit=MAX_BYTES)
+        text = _read(path, Reason.STATE_UNREADABLE)
+    except Refused as refused:
+        return Journal(boot_id=boot_id), refused.problem
+    try:
         return (parse(text) if text is not None else Journal()).of_boot(boot_id), None
     except Refused as refused:
-        aside = path.with_name(path.name + ".damaged")
-        try:
-            path.replace(aside)
-        except OSError as error:
-            problem = Problem(Reason.STATE_UNREADABLE, f"{refused.message}; could not be set aside: {error.strerror}")
-            return Journal(boot_id=boot_id), problem
-        return Journal(boot_id=boot_id), replace(
-            refused.problem, message=f"{refused.message}; set aside as {aside.name}"
-        )
+        message = f"{refused.message}; {_set_aside(path)}"
+        return Journal(boot_id=boot_id), replace(refused.problem, message=message)
 
 
 def save(path: Path, journal: Journal) -> None:
-    """Writes the journal; OSError as `Refused` with `StateNotWritten`."""
+    """Writes the journal. Refused(StateNotWritten) for an OSError, and where `load` could not read what is there."""
+    _check(path)
     try:
+        _read(path, Reason.STATE_NOT_WRITTEN)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, dump(journal), mode=0o600)
     except OSError as error:
-        raise Refused(Reason.STATE_NOT_WRITTEN, f"{path}: {error.strerror}") from error
+        raise Refused(Reason.STATE_NOT_WRITTEN, f"{printable(str(path), 150)}: {error.strerror}") from error
+
+
+def _check(path: Path) -> None:
+    if not path.name:
+        raise Refused(Reason.INVALID_SPEC, f"journal file {printable(repr(str(path)), 60)}: not the name of a file")
+
+
+def _read(path: Path, reason: Reason) -> str | None:
+    if (kind := irregular(path)) is not None:
+        raise Refused(reason, f"journal {printable(str(path), 150)} is {kind}, not a regular file")
+    return read_text(path, reason, limit=MAX_BYTES)
+
+
+def _set_aside(path: Path) -> str:
+    """Gives a damaged journal a name that nothing has yet, and says how that went."""
+    for number in range(MAX_ASIDE):
+        aside = path.with_name(f"{path.name}.damaged" + (f".{number}" if number else ""))
+        if os.path.lexists(aside):
+            continue
+        try:
+            path.rename(aside)
+        except OSError as error:
+            return f"could not be set aside: {error.strerror}"
+        return f"set aside as {printable(aside.name, 80)}"
+    return f"not set aside: there are {MAX_ASIDE} already"
 
 
 def _npu_out(npu: Npu) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from agent.control import journal as module
 from agent.control.journal import BoundWorker, Journal, dump, load, parse, save
 from agent.model.cpuset import CpuSet
 from agent.model.node import Npu
@@ -55,7 +57,9 @@ def test_a_journal_cut_at_any_byte_is_set_aside_and_never_half_used(tmp_path: Pa
         assert problem.reason is Reason.STATE_UNREADABLE
         assert "\n" not in problem.message
         assert not path.exists()
-        assert (tmp_path / "journal.json.damaged").read_text() == text[:cut]
+        aside = tmp_path / "journal.json.damaged"
+        assert aside.read_text() == text[:cut]
+        aside.unlink()
 
 
 @pytest.mark.parametrize(
@@ -84,3 +88,69 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         save(tmp_path / "file/journal.json", JOURNAL)
     assert refused.value.reason is Reason.STATE_NOT_WRITTEN
+
+
+def test_an_earlier_damaged_journal_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ASIDE", 3)
+    path = tmp_path / "journal.json"
+    for content in ("one", "two", "three", "four"):
+        path.write_text(content)
+        _, problem = load(path, "boot-1")
+    assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == {
+        "journal.json.damaged": "one",
+        "journal.json.damaged.1": "two",
+        "journal.json.damaged.2": "three",
+        "journal.json": "four",
+    }
+    assert problem is not None
+    assert "3 already" in problem.message
+
+
+def make_odd(path: Path, kind: str) -> None:
+    """Something that is no journal and not to be touched."""
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to(path.with_name("elsewhere"))
+            path.with_name("elsewhere").write_text("precious")
+        case "large":
+            path.write_text(" " * 1000)
+        case "unreadable":
+            path.write_text("precious")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "large", "unreadable"])
+def test_what_is_no_readable_regular_file_is_neither_moved_nor_replaced(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.json"
+    make_odd(path, kind)
+    monkeypatch.setattr(module, "MAX_BYTES", 999)
+    if kind == "unreadable":  # to root as well
+
+        def denied(path: Path, reason: Reason, **more: object) -> str:
+            raise Refused(reason, f"{path}: Permission denied")
+
+        monkeypatch.setattr(module, "read_text", denied)
+    before = sorted((entry.name, entry.lstat()) for entry in tmp_path.iterdir())
+    journal, problem = load(path, "boot-1")
+    assert journal == Journal(boot_id="boot-1")
+    assert problem is not None
+    assert problem.reason is Reason.STATE_UNREADABLE
+    with pytest.raises(Refused) as refused:
+        save(path, JOURNAL)
+    assert refused.value.reason is Reason.STATE_NOT_WRITTEN
+    assert str(path) in refused.value.message
+    assert "\n" not in problem.message + refused.value.message
+    now = sorted((entry.name, entry.lstat()) for entry in tmp_path.iterdir())
+    assert [(name, s.st_ino, s.st_mtime_ns) for name, s in now] == [(n, s.st_ino, s.st_mtime_ns) for n, s in before]
+
+
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_a_path_that_names_no_file_is_refused(name: str) -> None:
+    for use in (lambda: load(Path(name), "boot-1"), lambda: save(Path(name), JOURNAL)):
+        with pytest.raises(Refused, match="not the name of a file"):
+            use()
