@@ -40,6 +40,8 @@ class CaptureSummary:
     processes: int
     notes: tuple[str, ...] = ()
     """What could not be had, one printable line each."""
+    inventory: bool = True
+    """Whether npu-smi info gave its table. There is no plan to make of a snapshot without it."""
 
 
 def capture(
@@ -71,32 +73,37 @@ def capture(
 
     try:
         with _writing(target) as sink:
-            counted = _Counted(sink)
-            about = {
+            # Kept until all is there: snapshot.json comes first and says how many files there are.
+            files = _Files()
+            if pod_resources is not None:
+                files.add("pod-resources.json", _json(document_of(pod_resources)))
+            if journal is not None:
+                files.add("journal.json", journal.encode("utf-8", "surrogateescape"))
+            progress("npu-smi")
+            queries = [*_QUERIES, *(("info", "-t", "board", "-i", str(i), "-c", str(c)) for i, c in chips)]
+            answered = [_ask(npu_smi_query, args, files.add, note) for args in queries]
+            processes = copy_host(root, sorted({1, *pids}), files.add, note, progress)
+            about: dict[str, Any] = {
                 "version": VERSION,
                 "node": node,
                 "architecture": architecture,
+                "files": len(files.content) + 1,
                 "pods": [_trimmed(p) for p in pods],
             }
-            counted.add("snapshot.json", _json(about))
-            if pod_resources is not None:
-                counted.add("pod-resources.json", _json(document_of(pod_resources)))
-            if journal is not None:
-                counted.add("journal.json", journal.encode("utf-8", "surrogateescape"))
-            progress("npu-smi")
-            for args in (*_QUERIES, *(("info", "-t", "board", "-i", str(i), "-c", str(c)) for i, c in chips)):
-                _ask(npu_smi_query, args, counted.add, note)
-            processes = copy_host(root, sorted({1, *pids}), counted.add, note, progress)
+            files.add("snapshot.json", _json(about))
+            sink.add("snapshot.json", files.content.pop("snapshot.json"))
+            for name, content in files.content.items():
+                sink.add(name, content)
     except OSError as error:
         said = error.strerror or printable(str(error), 60)
         raise Refused(Reason.SNAPSHOT_NOT_WRITTEN, f"{printable(str(target), 150)}: {said}") from error
-    return CaptureSummary(counted.files, counted.size, processes, tuple(notes))
+    return CaptureSummary(about["files"], files.size, processes, tuple(notes), inventory=answered[0])
 
 
 def _ask(
     query: Callable[..., str], args: tuple[str, ...], add: Callable[[str, bytes], None], note: Callable[[str], None]
-) -> None:
-    """One query of npu-smi; its file is named after the arguments without their dashes."""
+) -> bool:
+    """One query of npu-smi, and whether it was answered; its file is named after the arguments without their dashes."""
     name = "npu-smi/" + "-".join(arg.lstrip("-") for arg in args)
     try:
         add(f"{name}.txt", query(*args).encode("utf-8", "surrogateescape"))
@@ -107,6 +114,8 @@ def _ask(
         if refused.reason is not absent:
             add(f"{name}.txt", f"{refused.message}\n".encode("utf-8", "replace"))
             add(f"{name}.rc", b"1\n")
+        return False
+    return True
 
 
 def _trimmed(pod: Pod) -> dict[str, Any]:
@@ -122,21 +131,19 @@ class _Sink(Protocol):
     def add(self, name: str, content: bytes) -> None: ...
 
 
-class _Counted:
-    """Keeps a snapshot small enough for `open_snapshot`."""
+class _Files:
+    """The files of a snapshot, kept small enough for `open_snapshot`."""
 
-    def __init__(self, sink: _Sink) -> None:
-        self._sink = sink
-        self.files = 0
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
         self.size = 0
 
     def add(self, name: str, content: bytes) -> None:
-        self.files += 1
-        self.size += len(content)
-        if self.files > MAX_MEMBERS or self.size > MAX_BYTES:
+        self.size += len(content) - len(self.content.get(name, b""))
+        self.content[name] = content
+        if len(self.content) > MAX_MEMBERS or self.size > MAX_BYTES:
             limit = f"{MAX_MEMBERS} files or {MAX_BYTES >> 20} MiB"
             raise Refused(Reason.SNAPSHOT_NOT_WRITTEN, f"the snapshot would have more than {limit}")
-        self._sink.add(name, content)
 
 
 class _Folder:

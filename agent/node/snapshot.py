@@ -13,9 +13,9 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from agent.model.pods import pod_from_manifest
 from agent.model.reason import Problem, Reason, Refused, printable
@@ -27,6 +27,7 @@ VERSION: Final = 1
 MAX_BYTES: Final = 512 << 20
 MAX_MEMBERS: Final = 200_000
 _MAX_JSON: Final = 64 << 20
+_CHUNK: Final = 1 << 16
 _DAMAGE: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
 
 
@@ -57,35 +58,50 @@ def open_snapshot(path: Path) -> Iterator[Snapshot]:
     200,000 members of them; links and devices are left out. Refused(SnapshotUnreadable) when it is not there, damaged,
     too large, of another version, or has a member that leads out of it. Damaged pod resources are among its problems.
     """
+    name = printable(str(path), 100)
     with contextlib.ExitStack() as stack:
+        place: Path | None = None
         try:
-            folder = path if path.is_dir() else _unpacked(path, stack)
+            if path.is_dir():
+                snapshot = _read(path)
+            elif path.is_file():
+                place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cpubind-snapshot-")))
+                with path.open("rb") as file:
+                    files = _unpack(file, place)
+                snapshot = _read(_inner(place), files)
+            else:
+                raise _refused("is neither a folder nor a file")
+        except Refused as refused:
+            said = refused.message
+            raise _refused(f"{name}: {_relative(said, path if place is None else place)}") from refused
         except _DAMAGE as error:
-            said = printable(str(error) or type(error).__name__, 100)
-            raise _refused(f"{printable(str(path), 100)} cannot be opened: {said}") from error
-        yield _read(folder)
+            said = _relative(str(error) or type(error).__name__, path if place is None else place)
+            raise _refused(f"{name} cannot be opened: {printable(said, 100)}") from error
+        problems = tuple(replace(p, message=_relative(p.message, snapshot.folder)) for p in snapshot.problems)
+        yield replace(snapshot, problems=problems)
 
 
-def _unpacked(path: Path, stack: contextlib.ExitStack) -> Path:
-    """The folder with snapshot.json of an archive, unpacked until `stack` is closed."""
-    if not path.is_file():
-        raise _refused(f"{printable(str(path), 150)} is neither a folder nor a file")
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cpubind-snapshot-")))
-    with path.open("rb") as file:
-        _unpack(file, folder)
-    return _inner(folder)
+def _relative(text: str, folder: Path) -> str:
+    """A message without the place where an archive happens to be unpacked."""
+    return text.replace(f"{folder}/", "")
 
 
-def _read(folder: Path) -> Snapshot:
+def _read(folder: Path, files: int | None = None) -> Snapshot:
+    """The snapshot in a folder; `files` is how many an archive had, where it was one."""
     text = _text(folder / "snapshot.json")
     if text is None:
-        raise _refused(f"no snapshot.json in {printable(str(folder), 150)}")
+        raise _refused("no snapshot.json in it")
     about = parse_json(text, "snapshot.json", Reason.SNAPSHOT_UNREADABLE)
     if not isinstance(about, Mapping):
         raise _refused("snapshot.json is not an object")
     version = about.get("version")
     if version != VERSION or isinstance(version, bool):
         raise _refused(f"snapshot.json has version {printable(str(version), 40)}; {VERSION} is what is known here")
+    recorded = about.get("files")
+    if recorded is not None and (isinstance(recorded, bool) or not isinstance(recorded, int)):
+        raise _refused("files in snapshot.json is not a number")
+    if files is not None and recorded is not None and files < recorded:
+        raise _refused(f"the archive is damaged: it has {files} files of the {recorded} that were captured")
     pods = about.get("pods")
     if pods is None:
         pods = []
@@ -135,13 +151,14 @@ def _inner(folder: Path) -> Path:
     return inner[0] if len(inner) == 1 else folder
 
 
-def _unpack(file: IO[bytes], folder: Path) -> None:
+def _unpack(file: IO[bytes], folder: Path) -> int:
+    """Unpacks an archive, and returns how many regular files it has. What is damaged raises one of _DAMAGE."""
     gzipped = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     # A header may announce any length, and tarfile reads extended headers whole: so the stream itself is bounded, too.
     plain = _Bounded(gzip.GzipFile(fileobj=file) if gzipped else file, MAX_BYTES + MAX_MEMBERS * 2 * tarfile.BLOCKSIZE)
-    size = count = 0
-    with tarfile.open(fileobj=plain, mode="r|") as archive:
+    size = count = files = 0
+    with tarfile.open(fileobj=plain, mode="r|", tarinfo=_Member) as archive:
         for member in archive:
             # tarfile remembers every member that it has read, for nothing here.
             archive.members.clear()  # type: ignore[attr-defined]
@@ -153,6 +170,28 @@ def _unpack(file: IO[bytes], folder: Path) -> None:
                 raise _refused(f"member {printable(member.name, 100)} leads out of the snapshot")
             if member.isreg() or member.isdir():
                 archive.extract(member, folder, set_attrs=False, filter="data")
+            files += member.isreg()
+        # To the end of it: gzip has its checksum there, and tarfile would take a damaged archive for a short one.
+        assert archive.fileobj is not None
+        while rest := archive.fileobj.read(_CHUNK):
+            if rest.count(0) != len(rest):
+                raise tarfile.ReadError("there is something behind the end of the archive")
+    return files
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is whole. tarfile takes one that is not for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        if len(buf) != tarfile.BLOCKSIZE:  # the end is marked by blocks of zeros
+            raise tarfile.ReadError("the archive ends early")
+        if any(buf):
+            try:
+                return super().frombuf(buf, encoding, errors)
+            except tarfile.HeaderError as error:
+                raise tarfile.ReadError(f"a header is damaged: {error}") from None
+        return super().frombuf(buf, encoding, errors)
 
 
 class _Bounded(io.RawIOBase):

@@ -322,3 +322,83 @@ def test_whatever_snapshot_json_holds_nothing_but_refused_is_raised(tmp_path: Pa
     (place / "snapshot.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with suppress(Refused), open_snapshot(place):
         pass
+
+
+# Damage in the middle of an archive
+
+
+NOISE = FILES | {f"root/noise/{n}": "".join(random.Random(n).choices("0123456789abcdef", k=3000)) for n in range(9)}
+MEMBER = 512 + 3072  # bytes of one of them in an archive
+
+
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.8, 0.97])
+def test_a_gzip_with_wrong_bytes_is_refused(tmp_path: Path, part: float) -> None:
+    damaged = bytearray(packed(NOISE))
+    at = int(len(damaged) * part)
+    damaged[at : at + 4] = bytes(255 - byte for byte in damaged[at : at + 4])
+    path = tmp_path / "s.tar.gz"
+    path.write_bytes(damaged)
+    refused(path, r"s\.tar\.gz")
+
+
+def test_the_checksum_at_the_end_of_a_gzip_counts(tmp_path: Path) -> None:
+    damaged = bytearray(packed(NOISE))
+    damaged[-8] ^= 1
+    path = tmp_path / "s.tar.gz"
+    path.write_bytes(damaged)
+    refused(path, "CRC")
+    path.write_bytes(packed(NOISE) + b"more")
+    refused(path, "cannot be opened")
+
+
+@pytest.mark.parametrize("gzipped", [False, True])
+@pytest.mark.parametrize("member", [1, 7, 12])
+@pytest.mark.parametrize("how", ["header", "zeros", "end"])
+def test_a_damaged_header_is_not_the_end_of_a_smaller_node(
+    tmp_path: Path, member: int, how: str, gzipped: bool
+) -> None:
+    buffer = io.BytesIO(packed(NOISE, mode="w:"))
+    with tarfile.open(fileobj=buffer) as archive:
+        at = archive.getmembers()[member].offset
+    plain = bytearray(buffer.getvalue())
+    if how == "header":
+        plain[at] ^= 0xFF
+    elif how == "zeros":
+        plain[at : at + 512] = bytes(512)
+    else:
+        del plain[at:]
+    path = tmp_path / "s.tar"
+    path.write_bytes(gzip.compress(plain) if gzipped else plain)
+    refused(path, r"s\.tar cannot be opened")
+
+
+def test_an_archive_with_fewer_files_than_were_captured_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar.gz"
+    about = json.loads(ABOUT)
+    for files, readable in ((len(FILES), True), (len(FILES) - 1, True), (len(FILES) + 1, False)):
+        path.write_bytes(packed(FILES | {"snapshot.json": json.dumps(about | {"files": files})}))
+        if readable:
+            with open_snapshot(path) as found:
+                is_the_snapshot(found)
+        else:
+            refused(path, "has 4 files of the 5")
+    path.write_bytes(packed(FILES | {"snapshot.json": json.dumps(about | {"files": "4"})}))
+    refused(path, "files in snapshot.json is not a number")
+
+
+def test_messages_name_the_archive_and_not_where_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar.gz"
+    long = "root/" + "x" * 300
+    for files in (
+        {"root/a": ""},
+        FILES | {"snapshot.json": "{"},
+        FILES | {long: "x"},
+        {name: text for name, text in FILES.items() if name != "snapshot.json"} | {"snapshot.json/x": ""},
+    ):
+        path.write_bytes(packed(files))
+        with pytest.raises(Refused, match=r"s\.tar\.gz") as caught, open_snapshot(path):
+            pass
+        assert "cpubind-snapshot-" not in caught.value.message
+    path.write_bytes(packed(FILES | {"pod-resources.json/x": ""}))
+    with open_snapshot(path) as found:
+        assert "cpubind-snapshot-" not in found.problems[0].message
