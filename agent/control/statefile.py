@@ -1,8 +1,8 @@
-"""The custom resource as a file, for hosts without Kubernetes: `spec` belongs to people, `status` to the agent."""
+"""The custom resource as a file, for hosts without Kubernetes: `status` belongs to the agent, the rest to people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,12 @@ import yaml
 
 from agent.model.reason import Reason, Refused, printable
 from agent.node.files import read_text
-from agent.node.storage import write_atomic
+from agent.node.storage import irregular, write_atomic
 
 MAX_BYTES = 4 << 20
+MAX_VALUES = 200_000
+GROUP = "cpubind.dev"
+KIND = "CpuBindingPlan"
 
 
 def as_yaml(document: Mapping[str, Any]) -> str:
@@ -22,61 +25,144 @@ def as_yaml(document: Mapping[str, Any]) -> str:
 
 
 class StateFile:
-    """A CpuBindingPlan as YAML. People edit `spec`; the agent follows and rewrites only `status`."""
+    """A CpuBindingPlan as YAML. People edit `spec`, and labels, annotations or fields of their own; the agent follows.
+
+    The agent rewrites the file whenever `status` changes. All that people wrote is in the new one, too, but for their
+    comments and the form of their YAML, which do not survive. A file of another kind is never rewritten.
+    """
 
     def __init__(self, path: Path) -> None:
+        """Refused(InvalidSpec) for a path that names no file."""
+        if not path.name:
+            raise Refused(Reason.INVALID_SPEC, f"state file {printable(repr(str(path)), 60)}: not the name of a file")
         self.path = path
         self.generation = 0
         """Counts the changes of `spec`, as metadata.generation does on an API server."""
         self._text: str | None = None
-        self._spec: Mapping[str, Any] = {}
         self._document: Mapping[str, Any] = {}
+        """What the file says, in `_text`."""
 
     def read(self) -> dict[str, Any]:
         """The file as an object; empty when there is none. `Refused` with `StateUnreadable` when it is no such file."""
-        text = read_text(self.path, Reason.STATE_UNREADABLE, limit=MAX_BYTES)
-        if not text:
-            return {}
-        try:
-            document = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader either way
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            where = getattr(error, "problem_mark", None)
-            line = f" line {where.line + 1}" if where else ""
-            raise Refused(Reason.STATE_UNREADABLE, f"{self.path}{line}: not YAML") from None
-        if not isinstance(document, dict):
-            raise Refused(Reason.STATE_UNREADABLE, f"{self.path}: {printable(repr(document), 40)} is not a mapping")
-        return document
+        return self._parsed(self._read())
 
     def spec(self) -> Mapping[str, Any]:
-        """`spec` as people wrote it. Parsed again only when the file was changed by somebody else."""
-        text = read_text(self.path, Reason.STATE_UNREADABLE, limit=MAX_BYTES)
+        """`spec` as people wrote it. Parsed again only when the file was changed by somebody else.
+
+        `Refused` with `StateUnreadable` as for `read`, and with `InvalidSpec` when the file is well but its spec is not
+        a mapping; then `write` keeps what stands there.
+        """
+        text = self._read()
         if text != self._text or self.generation == 0:
-            spec = self.read().get("spec")
-            spec = {} if spec is None else spec
-            if not isinstance(spec, Mapping):
-                raise Refused(Reason.INVALID_SPEC, f"spec: {printable(repr(spec), 40)} is not a mapping")
-            if spec != self._spec or self.generation == 0:
-                self._spec = spec
+            document = self._parsed(text)
+            if self.generation == 0 or not _same(document.get("spec"), self._document.get("spec")):
                 self.generation += 1
-            self._text = text
-        return self._spec
+            self._text, self._document = text, document
+        spec = self._document.get("spec")
+        if spec is None:
+            return {}
+        if not isinstance(spec, Mapping):
+            raise Refused(Reason.INVALID_SPEC, f"spec: {_shown(spec)} is not a mapping")
+        return spec
 
     def write(self, document: Mapping[str, Any]) -> bool:
-        """Writes the object unless the file says the same already. Somebody who saved the file since `spec` read it
-        is not overwritten: the next pass takes that in. OSError as `Refused` with `StateNotWritten`."""
-        if self._edited() or (document == self._document and self._text is not None):
+        """Writes the object, with what people have in the file beside it, unless the file says the same already.
+
+        `spec` stays as it was read. Somebody who saved the file since `spec` read it is not overwritten: the next pass
+        takes that in. OSError as `Refused` with `StateNotWritten`.
+        """
+        if self._read() != self._text:
             return False
-        text = as_yaml(document)
+        document = self._merged(document)
+        if self._text is not None and _same(document, self._document):
+            return False
         try:
+            text = as_yaml(document)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self.path, text)
         except OSError as error:
-            raise Refused(Reason.STATE_NOT_WRITTEN, f"{self.path}: {error.strerror}") from error
-        self._text, self._document = text, dict(document)
+            raise Refused(Reason.STATE_NOT_WRITTEN, f"{self._name}: {error.strerror}") from error
+        except ValueError:
+            raise Refused(Reason.STATE_NOT_WRITTEN, f"{self._name}: text in it cannot be encoded") from None
+        self._text, self._document = text, document
         return True
 
-    def _edited(self) -> bool:
-        return read_text(self.path, Reason.STATE_UNREADABLE, limit=MAX_BYTES) != self._text
+    def _merged(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        found = self._document
+        merged = dict(document)
+        if found.get("spec") is not None:
+            merged["spec"] = found["spec"]
+        metadata = found.get("metadata")
+        if isinstance(metadata, Mapping):
+            merged["metadata"] = {**document.get("metadata", {}), **_without(metadata, {"name"})}
+        return merged | _without(found, {"apiVersion", "kind", "metadata", "spec", "status"})
+
+    def _read(self) -> str | None:
+        if (kind := irregular(self.path, follow=True)) is not None:
+            raise Refused(Reason.STATE_UNREADABLE, f"{self._name} is {kind}, not a regular file")
+        return read_text(self.path, Reason.STATE_UNREADABLE, limit=MAX_BYTES)
+
+    def _parsed(self, text: str | None) -> dict[str, Any]:
+        try:
+            document = yaml.load(text or "", Loader=_LOADER)  # noqa: S506 - a safe loader either way
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+            where = getattr(error, "problem_mark", None)
+            line = f" line {where.line + 1}" if where else ""
+            raise Refused(Reason.STATE_UNREADABLE, f"{self._name}{line}: not YAML") from None
+        if document is None:  # nothing but comments, or nothing
+            return {}
+        if not isinstance(document, dict):
+            raise self._foreign(f"{_shown(document)} is not a mapping")
+        if not _is_small(document):
+            raise self._foreign(f"aliases make more than {MAX_VALUES} values of it")
+        kind, version = document.get("kind"), document.get("apiVersion")
+        if kind is not None and kind != KIND:
+            raise self._foreign(f"kind {_shown(kind)} is not {KIND}")
+        if version is not None and not (isinstance(version, str) and version.startswith(f"{GROUP}/")):
+            raise self._foreign(f"apiVersion {_shown(version)} is not of {GROUP}")
+        return document
+
+    def _foreign(self, why: str) -> Refused:
+        return Refused(Reason.STATE_UNREADABLE, f"{self._name}: {why}; it is left alone")
+
+    @property
+    def _name(self) -> str:
+        return printable(str(self.path), 120)
+
+
+def _without(mapping: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    return {name: value for name, value in mapping.items() if name not in names}
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether they mean the same in YAML, where 1 is not true, as it is to Python."""
+    if one is other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def _shown(value: object) -> str:
+    """A value for a message. Aliases can make a list of lists that has no end when written out."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    return printable(repr(value), 40)
+
+
+def _is_small(document: object) -> bool:
+    """Whether it has a bounded number of values, those that are aliases counted as often as they are used."""
+    waiting, count = [document], 0
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list | tuple | set):
+            count += len(value)
+            if count > MAX_VALUES:
+                return False
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+    return True
 
 
 # libyaml is ten times faster, where PyYAML was built with it.
