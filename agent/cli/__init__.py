@@ -1,83 +1,96 @@
-"""What people type: ``cpubind``. Every failure is one line on stderr and an exit status, never a traceback."""
+"""What people type: ``cpubind``. What goes wrong is one line on stderr and an exit status, not a traceback.
+
+Nothing is imported here but what handling a Ctrl-C takes: `main` can catch one from its first line on, and the time
+goes into importing the rest.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from importlib import import_module
-from typing import NoReturn
-
-import click
-
-from agent import __version__
-from agent.model.reason import Reason, Refused
+from typing import NoReturn, TextIO
 
 EXIT_PROBLEM = 1
 EXIT_USAGE = 2
 EXIT_LOCKED = 3
-
-_USAGE_REASONS = frozenset({Reason.INVALID_SPEC})
-
-
-_COMMANDS = {
-    "run": "agent.cli.run",
-    "plan": "agent.cli.look",
-    "explain": "agent.cli.look",
-    "verify": "agent.cli.look",
-    "capture": "agent.cli.capture",
-    "demo": "agent.cli.demo",
-}
-
-
-class _Commands(click.Group):
-    """Imports a command when it is used: an agent has no need of what the demo and the tables are made with."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        module = _COMMANDS.get(cmd_name)
-        return None if module is None else getattr(import_module(module), cmd_name)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="cpubind")
-def cli() -> None:
-    """Decides, applies and keeps CPU placement for Ascend NPU inference on a node.
-
-    \b
-    cpubind demo                     watch it work, without any NPU
-    cpubind plan                     the plan of this node
-    cpubind explain npu:3            why these CPUs (or a pid, or a pod)
-    cpubind verify                   are the threads where they belong?
-    cpubind run --standalone         bind every NPU worker of this host, and keep it bound
-    cpubind capture -o node.tar.gz   a support bundle
-
-    Every flag can be set by the environment, too: --npu-smi is CPUBIND_NPU_SMI. A flag counts more.
-    Exit status: 0 done, 1 a problem was found, 2 wrong usage, 3 another agent holds this host.
-    """
+EXIT_INTERRUPTED = 130
 
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    status = EXIT_INTERRUPTED
+    on_interrupt(_leave_at_once)
     try:
-        status = cli.main(prog_name="cpubind", standalone_mode=False)
-    except Refused as refused:
-        click.echo(f"cpubind: {refused.problem}", err=True)
-        if refused.reason is Reason.LOCKED:
-            sys.exit(EXIT_LOCKED)
-        sys.exit(EXIT_USAGE if refused.reason in _USAGE_REASONS else EXIT_PROBLEM)
-    except click.UsageError as error:
-        hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        click.echo(f"cpubind: {error.format_message()}{hint}", err=True)
-        sys.exit(EXIT_USAGE)
-    except click.ClickException as error:
-        click.echo(f"cpubind: {error.format_message()}", err=True)
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        _open_streams()
+        from agent.cli.commands import run_command  # noqa: PLC0415 - see above
+
+        status = _flushed(run_command())
+    except KeyboardInterrupt:
+        pass
+    finally:
+        on_interrupt(_leave_at_once)  # nothing is left to clean up
+    sys.exit(status)
+
+
+def on_interrupt(handler: signal._HANDLER) -> None:
+    """Sets what Ctrl-C does, unless whoever started us wants it ignored."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, handler)
+
+
+def say(line: str) -> None:
+    """One line on stderr; a stderr that takes none is no reason for another failure."""
+    try:
+        print(f"cpubind: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    except (OSError, ValueError):
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """What is still to be written to a stream goes nowhere: Python would fail on it once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def _flushed(status: int) -> int:
+    """The exit status once all is written that was printed."""
+    try:
+        sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output (head, less) has gone; the rest of it is for nobody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(status if isinstance(status, int) else 0)
+        drop(sys.stdout)
+        status = 0
+    except OSError as error:
+        drop(sys.stdout)
+        say(f"standard output: {error.strerror or error}")
+        status = status or EXIT_PROBLEM
+    try:
+        sys.stderr.flush()
+    except OSError:
+        drop(sys.stderr)
+    return status
+
+
+def _open_streams() -> None:
+    """Standard streams that take any text. One that is closed fails when written to, and its number stays taken: the
+    next file that is opened would have it, and the output in it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="replace")
+
+
+def _leave_at_once(_number: int, _frame: object) -> None:
+    os._exit(EXIT_INTERRUPTED)

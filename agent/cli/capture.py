@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from agent.cli.options import host_options, settings_from, source
+from agent.cli.options import host_options, settings_from, source, spec_in_force
 from agent.control.journal import dump
 from agent.control.observe import Observation
 from agent.control.survey import survey
+from agent.model.reason import Reason
 from agent.node.capture import capture as write_capture
+from agent.node.files import refusal
 
 
 @click.command(short_help="Write what the plan depends on into a folder or archive.")
@@ -22,7 +24,7 @@ from agent.node.capture import capture as write_capture
     type=click.Path(path_type=Path),
     required=True,
     metavar="DIR|FILE.tar.gz",
-    help="Where to write: an archive when the name ends in .tar.gz, else a folder. Must not exist.",
+    help="Where to write: an archive when the name ends in .tar.gz, .tgz or .tar, else a folder. Must not exist.",
 )
 @host_options
 def capture(target: Path, **flags: Any) -> int:
@@ -34,9 +36,12 @@ def capture(target: Path, **flags: Any) -> int:
     \b
     cpubind capture -o node.tar.gz
     cpubind plan --snapshot node.tar.gz
+
+    Exit 1: npu-smi did not answer. What else there is has been written, and says why, but no plan can be made of it.
     """
-    settings, spec = settings_from(flags)
-    if target.exists():
+    settings = settings_from(flags)
+    spec, _, _ = spec_in_force(settings, live=True)
+    if _exists(target):
         raise click.UsageError(f"{target} exists already: name a new file or folder")
     with source(settings, None) as origin:
         click.echo("looking at the node", err=True)
@@ -53,10 +58,30 @@ def capture(target: Path, **flags: Any) -> int:
             journal=dump(origin.journal),
             progress=lambda line: click.echo(line, err=True),
         )
-    for note in summary.notes:
-        click.echo(f"left out: {note}", err=True)
-    click.echo(f"{target}: {summary.files} files, {summary.size / 1e6:.1f} MB, {summary.processes} processes")
+    parts = (_number(summary.files, "file"), _size(summary.size), _number(summary.processes, "process", "processes"))
+    click.echo(f"{target}: {', '.join(parts)}")
+    if not summary.inventory:
+        click.echo("cpubind: npu-smi info did not answer: no plan can be made of this bundle", err=True)
+        return 1
     return 0
+
+
+def _exists(target: Path) -> bool:
+    try:
+        target.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False  # writing says what is wrong with the folder
+    except OSError as error:
+        raise refusal(Reason.SNAPSHOT_NOT_WRITTEN, target, error) from error
+    return True
+
+
+def _number(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def _pids(seen: Observation | None) -> list[int]:

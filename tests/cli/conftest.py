@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,8 +48,10 @@ def cpubind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def run(*args: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["cpubind", *map(str, args)])
         capsys.readouterr()
+        interrupt = signal.getsignal(signal.SIGINT)
         with pytest.raises(SystemExit) as ended:
             main()
+        signal.signal(signal.SIGINT, interrupt)
         printed = capsys.readouterr()
         code = ended.value.code
         return Result(code if isinstance(code, int) else 0, printed.out, printed.err)
