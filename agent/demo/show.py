@@ -1,22 +1,7 @@
 """``cpubind demo``: a day of a node in a few seconds, with the real agent on a virtual node.
 
-What the agent is made of is left to the caller, so that this file needs nothing of `agent.control`::
-
-    def make_agent(setup: AgentSetup) -> Agent:
-        root = setup.root
-        return Agent(Parts(
-            node=setup.node,
-            observer=Observer(root, architecture=setup.architecture, pods=setup.pods),
-            npu_smi=NpuSmiCommand(str(setup.npu_smi)),
-            actor=Actor(root / "proc", setup.host),
-            defaults=Spec(allow_any_architecture=setup.allow_any_architecture),
-            state=StateFile(setup.state_file),
-            journal=setup.journal_file,
-            boot_id=boot_id(root),
-            clock=setup.clock,
-        ))
-
-    run_demo("a3", serve=False, console=make_console(), make_agent=make_agent)
+What the agent is made of is left to the caller, so that this file needs nothing of `agent.control`: `make_agent` in
+`agent.cli.demo` makes it from an `AgentSetup`.
 """
 
 from __future__ import annotations
