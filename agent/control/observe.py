@@ -127,15 +127,17 @@ class Observer:
         opened = self._opened(stats.values(), inventory, davinci, table, notes)
         found = self._attributor.attribute(table, opened, stats, now, now - table_age)
         candidates = [self._candidate(stats[pid], attribution, pods, notes) for pid, attribution in found.items()]
-        chosen = [c for c in candidates if self._selects(c)]
+        chosen: list[Candidate] = []
         strangers: dict[int, tuple[Candidate, ...]] = {}
         for candidate in candidates:
-            if candidate not in chosen:
-                for npu in candidate.attribution.npus:
-                    strangers[npu] = (*strangers.get(npu, ()), candidate)
+            if self._selects(candidate):
+                chosen.append(candidate)
+                continue
+            for npu in candidate.attribution.npus:
+                strangers[npu] = (*strangers.get(npu, ()), candidate)
 
         cpusets = self._cpusets(candidates, topology, notes)
-        members = {_key(c.identity): [c.process.pid] for c in candidates}
+        members = {c.identity.key: [c.process.pid] for c in candidates}
         seen = self._containers(candidates, cpusets, topology, notes)
         if pods or kubelet.grants:  # else nothing could tell that a container owns its CPUs
             seen += self._bystanders(stats.values(), members, topology, now, notes)
@@ -147,7 +149,7 @@ class Observer:
         return Observation(
             topology=topology,
             workers=tuple(
-                Worker(c.process, c.attribution.npus, _key(c.identity), c.name, c.attribution.residual) for c in chosen
+                Worker(c.process, c.attribution.npus, c.identity.key, c.name, c.attribution.residual) for c in chosen
             ),
             containers=self._settle(containers, candidates, chosen, now),
             strangers=strangers,
@@ -244,7 +246,7 @@ class Observer:
         """The containers of everyone on an NPU: one that is not to be bound may own CPUs and NPUs all the same."""
         seen: dict[str, SeenContainer] = {}
         for candidate in candidates:
-            key, path = _key(candidate.identity), candidate.identity.path
+            key, path = candidate.identity.key, candidate.identity.path
             if key in seen:
                 continue
             read = partial(self.cgroups.effective_cpus, path)
@@ -281,7 +283,7 @@ class Observer:
             self._identities[process] = identity
             if not (identity.pod_uid and identity.container_id):
                 continue
-            key = _key(identity)
+            key = identity.key
             if key in members:
                 members[key].append(stat.pid)
                 continue
@@ -322,9 +324,9 @@ class Observer:
         """Marks owners of CPUs whose NPUs are only known from what runs, until that has been still for a while."""
         running: dict[str, frozenset[int]] = {}
         for candidate in candidates:
-            key = _key(candidate.identity)
+            key = candidate.identity.key
             running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
-        ours = {_key(candidate.identity) for candidate in chosen}
+        ours = {candidate.identity.key for candidate in chosen}
         settled = {}
         result = []
         for container in containers:
@@ -339,10 +341,6 @@ class Observer:
             result.append(replace(container, settled=still, npus=None if container.key in ours else npus))
         self._settled = settled
         return tuple(result)
-
-
-def _key(identity: CgroupIdentity) -> str:
-    return identity.container_id or identity.path
 
 
 def _children(stats: Iterable[ProcessStat]) -> dict[int, tuple[int, ...]]:

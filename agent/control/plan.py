@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from agent.control.journal import BoundWorker, Journal
 from agent.control.observe import Observation
+from agent.model.cpuset import EMPTY
 from agent.model.node import Inventory
 from agent.model.plan import Plan, PlanInput
 from agent.model.reason import Problem
-from agent.model.spec import Spec
+from agent.model.spec import Mode, Spec
 from agent.node.npu_smi.inventory import InventoryReading
 from agent.planning.bases import BaseKeeper
 from agent.planning.plan import make_plan
@@ -45,11 +46,12 @@ class Planner:
         return inventory
 
     def plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:
-        """The plan in force. A spec that does not fit the node leaves the last one that did in force."""
+        """The plan in force. A spec that does not fit the node leaves the last one that did in force; before there was
+        one the plan is shown without what does not fit, and nothing is bound."""
         faults: tuple[Problem, ...] = ()
         if problem := check_spec(spec, seen.topology):
             faults = (problem,)
-            spec = self._spec or replace(spec, reserved_cpus=Spec().reserved_cpus)
+            spec = self._spec or replace(spec, mode=Mode.DRY_RUN, reserved_cpus=EMPTY)
         else:
             self._spec = spec
         inp = PlanInput(seen.topology, inventory, seen.containers, seen.workers, self.journal.bases, spec)

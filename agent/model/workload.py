@@ -32,6 +32,11 @@ class CgroupIdentity:
     runtime: bool = False
     """A container of whatever runtime, pod or not."""
 
+    @property
+    def key(self) -> str:
+        """What tells its `Container` from others: the container id, else the path."""
+        return self.container_id or self.path
+
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:

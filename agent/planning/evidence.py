@@ -21,10 +21,6 @@ class SeenContainer:
     cpus: CpuSet
     """Its effective cpuset."""
 
-    @property
-    def key(self) -> str:
-        return self.identity.container_id or self.identity.path
-
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -68,7 +64,7 @@ def gather(
             accounted.add((known.pod_uid, name))
         containers.append(
             Container(
-                key=one.key,
+                key=one.identity.key,
                 cpus=one.cpus,
                 namespace=known.pod.namespace if known.pod else "",
                 pod=known.pod.name if known.pod else "",

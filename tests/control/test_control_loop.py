@@ -407,7 +407,16 @@ def test_a_bad_spec_is_named_and_the_last_valid_plan_stays(tmp_path: Path, spec:
     assert yaml.safe_load(rig.state_file.read_text())["spec"] == spec
 
 
-@pytest.mark.parametrize("text", ["spec: {mode: Disabled", "spec: {mode: disabled}", "spec: {mode: Disabled, x: 1}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "spec: {mode: Disabled",
+        "spec: {mode: disabled}",
+        "spec: {mode: Disabled, x: 1}",
+        "spec: {reservedCpus: 0-1000}",
+        "spec: {reservedCpus: 0-639}",
+    ],
+)
 def test_before_a_valid_spec_was_read_nothing_is_bound(tmp_path: Path, text: str) -> None:
     rig = Rig(tmp_path)
     (worker,) = start_workers(rig, range(1))
