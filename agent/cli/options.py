@@ -26,7 +26,7 @@ from agent.planning.validation import parse_spec
 from agent.settings import Settings, load_settings
 
 JOURNAL = Path("var/lib/cpubind/journal.json")
-STATE = Path("run/cpubind/plan.yaml")
+STATE = Path("var/lib/cpubind/plan.yaml")
 LOCK = Path("run/cpubind/lock")
 """Files of the agent, below the host root."""
 

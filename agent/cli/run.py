@@ -40,7 +40,7 @@ log = logging.getLogger("agent.run")
 @click.option(
     "--dry-run", is_flag=True, envvar="CPUBIND_DRY_RUN", help="Compute and show everything, write nothing to the host."
 )
-@click.option("--state-file", metavar="FILE", help="The plan as YAML. Default: HOST_ROOT/run/cpubind/plan.yaml.")
+@click.option("--state-file", metavar="FILE", help="The plan as YAML. Default: HOST_ROOT/var/lib/cpubind/plan.yaml.")
 @click.option("--journal-file", metavar="FILE", help="Default: HOST_ROOT/var/lib/cpubind/journal.json.")
 @click.option("--lock-file", metavar="FILE", help="Default: HOST_ROOT/run/cpubind/lock.")
 @click.option("--sweep-interval", type=float, metavar="SECONDS", help="Longest time until drift is found. Default: 5.")

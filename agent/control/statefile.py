@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
+from agent.control.report import API_VERSION, KIND
 from agent.model.reason import Reason, Refused, printable
 from agent.node.files import read_text
 from agent.node.storage import irregular, write_atomic
 
 MAX_BYTES = 4 << 20
 MAX_VALUES = 200_000
-GROUP = "cpubind.dev"
-KIND = "CpuBindingPlan"
+GROUP = API_VERSION.partition("/")[0]
 
 
 def as_yaml(document: Mapping[str, Any]) -> str:
@@ -49,11 +49,15 @@ class StateFile:
     def spec(self) -> Mapping[str, Any]:
         """`spec` as people wrote it. Parsed again only when the file was changed by somebody else.
 
+        A file that is gone asks for nothing (design section 7, absence never acts): what it said last stays, and
+        `write` makes it anew.
         `Refused` with `StateUnreadable` as for `read`, and with `InvalidSpec` when the file is well but its spec is not
         a mapping; then `write` keeps what stands there.
         """
         text = self._read()
-        if text != self._text or self.generation == 0:
+        if text is None and self.generation:
+            self._text = None
+        elif text != self._text or self.generation == 0:
             document = self._parsed(text)
             if self.generation == 0 or not _same(document.get("spec"), self._document.get("spec")):
                 self.generation += 1

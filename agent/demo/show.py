@@ -99,7 +99,7 @@ def run_demo(device: str, *, serve: bool, console: Console, make_agent: MakeAgen
             host=node.kernel,
             architecture=node.topology.architecture,
             pods=lambda: tuple(pod.model() for pod in node.kubelet.pods),
-            state_file=node.root / "run/cpubind/plan.yaml",
+            state_file=node.root / "var/lib/cpubind/plan.yaml",
             journal_file=node.root / "var/lib/cpubind/journal.json",
             clock=lambda: time.monotonic() * SPEED,
         )

@@ -302,8 +302,8 @@ def test_a_misspelt_variable_is_an_error_and_those_of_services_are_not(
 
 
 def test_a_look_follows_the_spec_in_the_state_file_and_flags_ask_what_if(cpubind: Cpubind, a3: VirtualNode) -> None:
-    state = a3.root / "run/cpubind/plan.yaml"
-    state.parent.mkdir(parents=True)
+    state = a3.root / "var/lib/cpubind/plan.yaml"
+    state.parent.mkdir(parents=True, exist_ok=True)
     state.write_text(yaml.safe_dump({"kind": "CpuBindingPlan", "spec": {"reservedCpus": "0-7"}}))
     result = cpubind("plan", "-o", "json", *host(a3))
     assert result.npu(0)["pool"] == "8-47"

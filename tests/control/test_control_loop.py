@@ -579,3 +579,14 @@ def test_ascend_950_workers_get_their_cluster_and_no_role_threads(tmp_path: Path
     assert rig.npu(0)["roles"] == {"main": rig.npu(0)["pool"]}
     assert set().union(*masks(worker).values()) == {rig.npu(0)["pool"]}
     assert rig.status["uvb"]["cpus"]
+
+
+def test_deleting_the_state_file_of_a_disabled_host_binds_nobody(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    start_workers(rig, range(1))
+    rig.state_file.write_text("spec: {mode: Disabled}")
+    rig.settle()
+    rig.state_file.unlink()
+    rig.sweep()
+    assert rig.writes() == 0
+    assert rig.status["mode"] == "Disabled"

@@ -184,3 +184,21 @@ def test_text_that_utf_8_has_not_is_said_in_one_line(path: Path) -> None:
         state.write(plan())
     assert refused.value.reason is Reason.STATE_NOT_WRITTEN
     assert [entry.name for entry in path.parent.iterdir()] == ["plan.yaml"]
+
+
+def test_a_file_that_is_deleted_asks_for_nothing_and_comes_back_with_its_spec(tmp_path: Path) -> None:
+    """Design section 7: absence never acts. Otherwise to delete a Disabled plan would bind the host."""
+    path = tmp_path / "plan.yaml"
+    path.write_text("metadata: {labels: {team: llm}}\nspec: {mode: Disabled}\n")
+    state = StateFile(path)
+    assert state.spec() == {"mode": "Disabled"}
+    path.unlink()
+    assert state.spec() == {"mode": "Disabled"}
+    assert state.generation == 1
+    plan = {"apiVersion": "cpubind.dev/v1alpha1", "kind": "CpuBindingPlan", "metadata": {"name": "n"}, "status": {}}
+    assert state.write(plan | {"spec": {"mode": "Disabled"}})
+    document = yaml.safe_load(path.read_text())
+    assert document["spec"] == {"mode": "Disabled"}
+    assert document["metadata"] == {"name": "n", "labels": {"team": "llm"}}
+    path.write_text("spec: {}\n")
+    assert state.spec() == {}

@@ -160,7 +160,7 @@ def test_serving_says_where_things_are_and_ends_with_the_keyboard(monkeypatch: p
     status, text = shown(make, serve=True)
     assert status == 0
     assert f"\n  host root   {roots[0]}\n" in text
-    assert f"\n  state file  {roots[0]}/run/cpubind/plan.yaml\n" in text
+    assert f"\n  state file  {roots[0]}/var/lib/cpubind/plan.yaml\n" in text
     assert f"\n      export CPUBIND_HOST_ROOT={roots[0]}\n" in text
     assert text.endswith("\nStopped; the virtual node is gone.\n")
     assert not roots[0].exists()
