@@ -108,6 +108,7 @@ class Reason(StrEnum):
     )
     SNAPSHOT_NOT_WRITTEN = "SnapshotNotWritten", "The support bundle could not be written."
     LOCKED = "Locked", "Another cpubind agent acts on this host."
+    PORT_IN_USE = "PortInUse", "Another process listens on the address of health or metrics; trying again."
 
 
 MAX_MESSAGE_BYTES = 256
