@@ -108,7 +108,10 @@ class Reason(StrEnum):
     )
     SNAPSHOT_NOT_WRITTEN = "SnapshotNotWritten", "The support bundle could not be written."
     LOCKED = "Locked", "Another cpubind agent acts on this host."
-    PORT_IN_USE = "PortInUse", "Another process listens on the address of health or metrics; trying again."
+    PORT_IN_USE = (
+        "PortInUse",
+        "Health or metrics cannot be served: another process has the port, mostly; tried again every few seconds.",
+    )
 
 
 MAX_MESSAGE_BYTES = 256
