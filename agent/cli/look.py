@@ -21,7 +21,7 @@ from agent.cli.options import (
     spec_in_force,
     spec_options,
 )
-from agent.cli.select import selector
+from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
 from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
@@ -61,7 +61,7 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     """
     settings = settings_from(flags)
     spec, raw, unread = spec_in_force(settings, live=snapshot is None)
-    with source(settings, snapshot, selector(selects)) as origin:
+    with source(settings, snapshot, chooser(selects)) as origin:
         found = _look(origin, spec, unread)
     document = found.document(now=_now(), spec=raw)
     if output == "json":
@@ -94,7 +94,7 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         raise click.UsageError(f"{printable(subject, 60)!r} is no NPU: npu:0, npu:1, …")
     settings = settings_from(flags)
     spec, _, unread = spec_in_force(settings, live=snapshot is None)
-    with source(settings, snapshot, selector(selects)) as origin:
+    with source(settings, snapshot, chooser(selects)) as origin:
         found = _look(origin, spec, unread)
     decision = found.decision
     if decision is None:
@@ -130,7 +130,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
     """
     settings = settings_from(flags)
     spec, _, unread = spec_in_force(settings, live=snapshot is None)
-    with source(settings, snapshot, selector(selects)) as origin:
+    with source(settings, snapshot, chooser(selects)) as origin:
         found = _look(origin, spec, unread)
         if found.decision is None or found.seen is None:
             return _verdict(found)

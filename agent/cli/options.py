@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from agent.control.journal import MAX_BYTES, Journal, parse
-from agent.control.observe import Candidate, Observer, Selector, everything
+from agent.control.observe import Candidate, Choice, Chooser, Observer, everything
 from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Spec
@@ -137,13 +137,13 @@ def spec_in_force(settings: Settings, *, live: bool) -> tuple[Spec, dict[str, An
 
 
 @contextmanager
-def source(settings: Settings, snapshot: Path | None, selects: Selector = everything) -> Iterator[Source]:
+def source(settings: Settings, snapshot: Path | None, chooses: Chooser = everything) -> Iterator[Source]:
     """The host or the snapshot, for one look."""
     if snapshot is None:
         root = settings.host_root
         if not root.is_dir():
             raise Refused(Reason.TOPOLOGY_UNREADABLE, f"host root {root} is not a folder")
-        observer = Observer(root, architecture=settings.architecture, selects=selects, patient=False)
+        observer = Observer(root, architecture=settings.architecture, chooses=chooses, patient=False)
         record, problem = _journal(root / JOURNAL if settings.journal_file is None else settings.journal_file)
         npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
         problems = (problem,) if problem else ()
@@ -159,7 +159,7 @@ def source(settings: Settings, snapshot: Path | None, selects: Selector = everyt
         observer = Observer(
             opened.root,
             architecture=opened.architecture,
-            selects=both(selects, annotated) if opened.pods else selects,
+            chooses=both(chooses, annotated) if opened.pods else chooses,
             pods=lambda: opened.pods,
             kubelet=kubelet,
             patient=False,
@@ -171,13 +171,15 @@ def source(settings: Settings, snapshot: Path | None, selects: Selector = everyt
         yield Source(observer, npu_smi_records, opened.node, journal.of_boot(boot), opened.pods, problems)
 
 
-def annotated(candidate: Candidate) -> bool:
+def annotated(candidate: Candidate) -> Choice:
     """Whether its pod opted in."""
-    return candidate.pod is not None and opted_in(candidate.pod, candidate.container_name)
+    chosen = candidate.pod is not None and opted_in(candidate.pod, candidate.container_name)
+    return Choice.BIND if chosen else Choice.LEAVE
 
 
-def both(first: Selector, second: Selector) -> Selector:
-    return lambda candidate: first(candidate) and second(candidate)
+def both(first: Chooser, second: Chooser) -> Chooser:
+    """Those whom both choose."""
+    return lambda candidate: second(candidate) if first(candidate) is Choice.BIND else Choice.LEAVE
 
 
 def _journal(path: Path) -> tuple[Journal, Problem | None]:

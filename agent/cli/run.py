@@ -12,7 +12,7 @@ import click
 
 from agent import __version__
 from agent.cli.options import JOURNAL, LOCK, STATE, host_options, select_option, settings_from, spec_options
-from agent.cli.select import selector
+from agent.cli.select import chooser
 from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Observer
@@ -93,7 +93,7 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
 def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, selects: tuple[str, ...]) -> Agent:
     """The agent of a host, with the files that it keeps there."""
     root = settings.host_root
-    observer = Observer(root, architecture=settings.architecture, selects=selector(selects))
+    observer = Observer(root, architecture=settings.architecture, chooses=chooser(selects))
     state = settings.state_file or (None if dry_run else root / STATE)
     return Agent(
         Parts(

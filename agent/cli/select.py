@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from agent.control.observe import Selector, everything
+from agent.control.observe import Candidate, Choice, Chooser, everything
 from agent.model.cpuset import CpuListError, CpuSet
 from agent.model.reason import Reason, Refused, printable
+
+Selector = Callable[[Candidate], bool]
 
 KEYS = ("pid", "uid", "comm", "cgroup", "npu")
 
 
-def selector(texts: Sequence[str]) -> Selector:
-    """A selector from ``KEY=VALUE`` texts: any value of a key, all keys. Malformed raises `Refused`, naming the text.
+def chooser(texts: Sequence[str]) -> Chooser:
+    """Who is chosen by ``KEY=VALUE`` texts: any value of a key, all keys. Malformed raises `Refused`, naming the text.
 
     ``comm`` and ``cgroup`` are shell patterns (``*`` also matches a slash), ``npu`` is a list such as ``0-3``, and
     ``pid`` and ``uid`` are numbers.
@@ -26,7 +28,12 @@ def selector(texts: Sequence[str]) -> Selector:
         by_key.setdefault(key, []).append(_MAKERS[key](text, value))
     if not by_key:
         return everything
-    return lambda candidate: all(any(accepts(candidate) for accepts in either) for either in by_key.values())
+
+    def choose(candidate: Candidate) -> Choice:
+        chosen = all(any(accepts(candidate) for accepts in either) for either in by_key.values())
+        return Choice.BIND if chosen else Choice.LEAVE
+
+    return choose
 
 
 def _number(text: str, value: str) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.control.journal import BoundWorker
@@ -36,6 +36,8 @@ class ActResult:
     outcomes: dict[ProcessId, WorkerOutcome] = field(default_factory=dict)
     released: dict[ProcessId, int] = field(default_factory=dict)
     """Workers whose plan failed -> threads given back to their cpuset."""
+    undone: dict[ProcessId, int] = field(default_factory=dict)
+    """Workers that are not to be bound any more -> threads of theirs and of their descendants given back."""
     returned: dict[ProcessId, int] = field(default_factory=dict)
     """Workers -> threads of their descendants taken off CPUs that are set apart."""
     withheld: int = 0
@@ -58,6 +60,11 @@ class Actor:
         for worker in workers:
             self._bindings[worker.process] = _Binding(worker.roles, worker.pool, complete=True)
 
+    @property
+    def remaining(self) -> int:
+        """Workers in which anything was ever done to a thread that has not been undone."""
+        return len(self._bindings)
+
     def bound(self) -> list[BoundWorker]:
         """Workers whose first binding has been through."""
         return [
@@ -69,7 +76,7 @@ class Actor:
     def act(self, plan: Plan, seen: Observation, spec: Spec) -> ActResult:
         """One pass over all workers of a plan. Writes only what is not in place."""
         if spec.mode is Mode.DISABLED:
-            return ActResult()
+            return self.restore(seen.topology.online, seen.children)
         if spec.mode is Mode.DRY_RUN:
             return self._rehearse(plan, seen, spec)
         result = ActResult()
@@ -86,11 +93,33 @@ class Actor:
                 moved := self._return_descendants(process, entry.allotment.roles, seen, pids)
             ):
                 result.returned[process] = moved
-        living = {entry.worker.process for entry in plan.workers}
+        for process in seen.dismissed & self._bindings.keys():
+            result.undone[process] = self._undo(process, seen.topology.online, seen.children, pids)
+        living = {entry.worker.process for entry in plan.workers} | (seen.dismissed & self._bindings.keys())
         self._bindings = {process: kept for process, kept in self._bindings.items() if process in living}
         self.binder.retain(living)
         changed = any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
-        return ActResult(result.outcomes, result.released, result.returned, replan=changed)
+        return replace(result, replan=changed)
+
+    def restore(self, online: CpuSet, children: Mapping[int, Sequence[int]]) -> ActResult:
+        """Undoes every binding. Those that could not be undone are still in `bound`."""
+        result = ActResult()
+        for process in list(self._bindings):
+            result.undone[process] = self._undo(process, online, children, ())
+        return result
+
+    def _undo(
+        self, process: ProcessId, online: CpuSet, children: Mapping[int, Sequence[int]], exclude: Collection[int]
+    ) -> int:
+        """Gives a worker that is not to be bound any more, and what descends from it, back to its cpuset."""
+        pool = self._bindings[process].pool
+        inherited = self.binder.release_descendants(
+            process, pool=pool, online=online, children=children, exclude=exclude
+        )
+        moved = self.binder.release(process, pool=pool, online=online)
+        if moved.problem is None and inherited.problem is None:
+            del self._bindings[process]
+        return moved.threads + inherited.threads
 
     def _bind(self, entry: WorkerPlan, roles: Roles, seen: Observation, spec: Spec) -> WorkerOutcome:
         process = entry.worker.process

@@ -112,6 +112,7 @@ class Conditions:
             self._condition("PlanValid", nothing is None and invalid is None, invalid or nothing, "a plan was made"),
             self._bound(report, states, unbound),
             self._degraded(degraded),
+            *self._restored(report),
         ]
 
     def _ready(self, report: Report, problem: Problem | None) -> dict[str, Any]:
@@ -131,6 +132,14 @@ class Conditions:
             return self._entry("Bound", "True", nobody)
         text = f"all of {len(states)} workers are bound"
         return self._condition("Bound", not unbound, gravest(unbound), text)
+
+    def _restored(self, report: Report) -> list[dict[str, Any]]:
+        """There only under Disabled, where people wait for it before they remove the agent."""
+        if report.spec.mode is not Mode.DISABLED:
+            return []
+        text = "nothing of what was bound is left"
+        left = Problem(Reason.PENDING, f"{report.left_bound} workers are still bound")
+        return [self._condition("Restored", report.left_bound == 0, left, text)]
 
     def _degraded(self, problem: Problem | None) -> dict[str, Any]:
         if problem is None:

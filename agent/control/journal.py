@@ -46,10 +46,14 @@ class Journal:
     universe: Universe = field(default_factory=Universe)
     bases: tuple[Base, ...] = ()
     workers: tuple[BoundWorker, ...] = ()
+    spec: Mapping[str, Any] | None = None
+    """The last accepted `spec`, as people wrote it: in force until the plan can be read."""
+    own: bool = False
+    """Whether that plan was made by an agent: then it is made anew with this spec."""
 
     def of_boot(self, boot_id: str) -> Journal:
-        """This journal when it is of that boot, else an empty one."""
-        return self if self.boot_id == boot_id else Journal(boot_id=boot_id)
+        """This journal when it is of that boot, else what of it outlasts a boot: the spec."""
+        return self if self.boot_id == boot_id else Journal(boot_id=boot_id, spec=self.spec, own=self.own)
 
 
 def dump(journal: Journal) -> str:
@@ -73,6 +77,8 @@ def dump(journal: Journal) -> str:
             }
             for w in journal.workers
         ],
+        "spec": None if journal.spec is None else dict(journal.spec),
+        "own": journal.own,
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -90,6 +96,9 @@ def parse(text: str) -> Journal:
             universe=Universe(boot_id, _text(document["driverVersion"]), npus),
             bases=tuple(_base_in(entry) for entry in document["bases"]),
             workers=tuple(_worker_in(entry) for entry in document["workers"]),
+            # The first release that wrote version 1 had no spec in it.
+            spec=_spec_in(document.get("spec")),
+            own=document.get("own") is True,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Refused(Reason.STATE_UNREADABLE, f"journal is damaged: {printable(repr(error), 120)}") from None
@@ -191,6 +200,12 @@ def _worker_in(entry: Mapping[str, Any]) -> BoundWorker:
         pool=CpuSet.parse(entry["pool"]),
         roles=Roles(**{name: CpuSet.parse(roles[name]) for name in ("irq", "main", "acl", "release")}),
     )
+
+
+def _spec_in(value: object) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"{value!r} is not a spec")
+    return value
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 from agent.control import journal as journals
 from agent.control.act import Actor, ActResult
 from agent.control.conditions import stopped
+from agent.control.happenings import Happening, happenings
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
 from agent.control.report import Report, log_lines, resource
-from agent.control.statefile import StateFile
+from agent.control.store import PlanStore
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
@@ -43,7 +44,13 @@ class Parts:
     actor: Actor
     defaults: Spec
     """What an absent field of `spec` means."""
-    state: StateFile | None = None
+    state: PlanStore | None = None
+    problems: Callable[[], Sequence[Problem]] = tuple
+    """What those who feed the agent miss, such as the list of pods: optional things, for the report."""
+    tell: Callable[[Sequence[Happening]], None] = lambda _happenings: None
+    """Takes what happened in a pass, for events."""
+    turned: Callable[[], None] = lambda: None
+    """Called after every pass: the loop turns."""
     journal: Path | None = None
     boot_id: str = ""
     sweep_seconds: float = 5.0
@@ -60,12 +67,15 @@ class Agent:
         record, problem = journals.load(parts.journal, parts.boot_id) if parts.journal else (journals.Journal(), None)
         self.planner = Planner(record)
         parts.actor.adopt(record.workers)
+        parts.observer.adopt(worker.process for worker in record.workers)
         self.passes = 0
         self.last_act = ActResult()
         self._saved = record
         self._journal_problem = problem
-        self._object = self._previous()
-        self._spec: Spec | None = None  # the last valid one
+        self._object: dict[str, Any] = {}
+        self._met = False  # whether what an earlier run reported was taken up
+        self._spec = self._last_accepted(record)  # the last valid one
+        self.planner.accepted = self._spec
         self._awaited: frozenset[ProcessId] | None = None
         self._next = float("inf")
         self._logged: dict[str, object] = {}
@@ -96,6 +106,7 @@ class Agent:
                 self.step()
             except Exception:  # a fault of our own in one pass is no reason to stop keeping what is bound
                 log.exception("a pass failed; the next one starts from what is there then")
+            self.parts.turned()
             self._wake.wait(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
         self._leave()
@@ -105,6 +116,7 @@ class Agent:
         self.passes += 1
         raw, spec, faults = self._read_spec()
         notes = [self._journal_problem] if self._journal_problem else []
+        notes.extend(self.parts.problems())
         now = self.parts.clock()
         state = self.watch.poll(now, awaiting=self._awaited is None or bool(self._awaited))
         self._next = float("inf") if state.due is None else state.due
@@ -131,8 +143,13 @@ class Agent:
         if decision is not None and seen is not None:
             faults.extend(decision.faults)
             notes.extend(seen.notes)
-            self.planner.bound(self.parts.actor.bound())
-            self._save_journal(notes)
+        elif spec.mode is Mode.DISABLED and not self.parts.force_dry_run:
+            with contextlib.suppress(Refused):  # undoing does not wait for a driver that hangs
+                self.last_act = self.parts.actor.restore(self.parts.observer.topology(now).online, {})
+        self.planner.bound(self.parts.actor.bound())
+        if not any(fault.reason in (Reason.INVALID_SPEC, Reason.STATE_UNREADABLE) for fault in faults):
+            self._accept(raw)
+        self._save_journal(notes)
         awaited = seen.awaited if seen is not None else None
         if awaited and self._awaited and not awaited <= self._awaited:
             self.watch.hasten()  # somebody new, while others have been awaited for long
@@ -145,6 +162,7 @@ class Agent:
             plan=decision.plan if decision else None,
             seen=seen if decision else None,
             outcomes=self.last_act.outcomes,
+            left_bound=self.parts.actor.remaining,
             faults=tuple(faults),
             notes=tuple(dict.fromkeys(notes)),
         )
@@ -154,18 +172,35 @@ class Agent:
         """The CpuBindingPlan object of the last pass; empty before the first."""
         return self._object
 
-    def _previous(self) -> dict[str, Any]:
-        """What an earlier run of the agent left: conditions that still hold keep their transition times."""
+    def _last_accepted(self, record: journals.Journal) -> Spec | None:
+        """The spec in force when an earlier run of the agent ended: it still is while a new one can't be used."""
+        if record.spec is None:
+            return None
         try:
-            return self.parts.state.read() if self.parts.state else {}
+            return parse_spec(record.spec, self.parts.defaults)
         except Refused:
-            return {}  # reported when the spec is read from it
+            return None
+
+    def _meet(self) -> None:
+        """Takes up what an earlier run of the agent left: conditions that still hold keep their transition times, and
+        what was told is not told again."""
+        if self._met or self.parts.state is None or not self.parts.state.open:
+            return
+        self._met = True
+        with contextlib.suppress(Refused):  # reported when the spec is read from it
+            self._object = self.parts.state.read() or self._object
 
     def _read_spec(self) -> tuple[Mapping[str, Any], Spec, list[Problem]]:
         raw: Mapping[str, Any] = {}
         faults = []
+        state = self.parts.state
         try:
-            raw = self.parts.state.spec() if self.parts.state else {}
+            found = state.spec() if state else {}
+            if found is None:
+                found = self._spec_of_nobody()
+            if found is None:
+                return {}, replace(self._spec or self.parts.defaults, mode=Mode.DRY_RUN), []
+            raw = found
             spec = parse_spec(raw, self.parts.defaults)
             if self._spec and (spec.device_type, spec.strategy) != (self._spec.device_type, self._spec.strategy):
                 self.watch.reread()  # how the tables are read depends on both
@@ -177,6 +212,21 @@ class Agent:
         spec = self._spec or replace(self.parts.defaults, mode=Mode.DRY_RUN)
         return raw, replace(spec, mode=Mode.DRY_RUN) if self.parts.force_dry_run else spec, faults
 
+    def _spec_of_nobody(self) -> Mapping[str, Any] | None:
+        """What is in force without a plan. One that an agent had made comes back with its spec; while nothing is known
+        the last one that was accepted holds, whoever made it; None where there was none."""
+        journal, state = self.planner.journal, self.parts.state
+        if state is not None and not state.known:
+            return journal.spec
+        return (journal.spec if journal.own else None) or {}
+
+    def _accept(self, raw: Mapping[str, Any]) -> None:
+        """Notes the spec in force for the next start of the agent."""
+        state = self.parts.state
+        if state is None or not state.known:
+            return
+        self.planner.journal = replace(self.planner.journal, spec=raw, own=state.own)
+
     def _save_journal(self, notes: list[Problem]) -> None:
         if self.parts.journal is None or self.planner.journal == self._saved:
             return
@@ -187,13 +237,16 @@ class Agent:
             notes.append(refused.problem)
 
     def _publish(self, report: Report, raw: Mapping[str, Any]) -> None:
+        self._meet()
         now = self._timestamp()
         generation = self.parts.state.generation if self.parts.state else 0
-        document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
+        before = self._object
+        document = resource(report, spec=raw, previous=before, now=now, generation=generation)
         self._log(report, document)
         self._object = document
-        if self.parts.state is None:
+        if self.parts.state is None or not self.parts.state.open:
             return
+        self.parts.tell(happenings(before, document, report, self.last_act))
         try:
             self.parts.state.write(document)
             self._logged.pop("state", None)
@@ -244,6 +297,10 @@ class Agent:
             log.debug("process %d: %s, threads %s, %d written", process.pid, outcome.state, counts, outcome.written)
         for process, count in self.last_act.released.items():
             log.warning("process %d has no plan any more: %d threads given back to their cpuset", process.pid, count)
+        for process, count in self.last_act.undone.items():
+            log.info(
+                "process %d is not to be bound any more: %d threads given back to their cpuset", process.pid, count
+            )
         for process, count in self.last_act.returned.items():
             log.info("put %d threads of descendants of process %d back on main CPUs", count, process.pid)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from agent.node.procfs import ProcessStat, ProcFs
 from agent.node.sysfs import read_topology
 from agent.planning.attribution import Attribution, npus_of_devices
 from agent.planning.evidence import SeenContainer, find_pod, gather, with_devices
+from agent.planning.optin import invalid_annotation
 
 SETTLE_SECONDS = 10.0
 """Running NPUs stand in for allocated ones once they have not changed for this long (design 4.1)."""
@@ -43,13 +45,26 @@ class Candidate:
     attribution: Attribution
 
 
-Selector = Callable[[Candidate], bool]
-"""Whether a process on an NPU is to be bound: opted-in pods, or what ``--select`` says."""
+class Choice(Enum):
+    """What is to become of a process on an NPU."""
+
+    BIND = "bind"
+    LEAVE = "leave"
+    """Nobody asked for it to be bound."""
+    RELEASE = "release"
+    """Its pod says that it is not to be bound: what was done to it is undone."""
+    KEEP = "keep"
+    """Nothing is known: its pod is gone, or was not seen yet. It stays as it is (design section 7, "Absence never acts
+    on the host")."""
 
 
-def everything(_candidate: Candidate) -> bool:
+Chooser = Callable[[Candidate], Choice]
+"""Who is to be bound: what pods opted in, or what ``--select`` says."""
+
+
+def everything(_candidate: Candidate) -> Choice:
     """Every NPU worker of the host: the default without Kubernetes."""
-    return True
+    return Choice.BIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +76,12 @@ class Observation:
     containers: tuple[Container, ...] = ()
     strangers: Mapping[int, tuple[Candidate, ...]] = field(default_factory=dict)
     """NPU -> processes on it that are not to be bound."""
+    dismissed: frozenset[ProcessId] = frozenset()
+    """Those of them whose pods say that they are not to be bound."""
+    misannotated: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
+    """(namespace, pod) -> why what its annotations ask for can't be used."""
     places: Mapping[ProcessId, tuple[str, str, str]] = field(default_factory=dict)
-    """Namespace, pod and container of the workers that are in pods."""
+    """Namespace, pod and container of the workers, and of those dismissed, that are in pods."""
     cpusets: Mapping[ProcessId, CpuSet] = field(default_factory=dict)
     """The effective cpuset of each worker's own cgroup, which may be narrower than its container's."""
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -80,7 +99,7 @@ class Observer:
         root: Path,
         *,
         architecture: str | None = None,
-        selects: Selector = everything,
+        chooses: Chooser = everything,
         pods: Callable[[], Sequence[Pod]] = tuple,
         kubelet: Callable[[], KubeletState] | None = None,
         patient: bool = True,
@@ -90,7 +109,7 @@ class Observer:
         self.proc = ProcFs(root)
         self.cgroups = CgroupTree(root)
         self._architecture = architecture
-        self._selects = selects
+        self._chooses = chooses
         self._pods = pods
         self._kubelet = kubelet or (lambda: KubeletState(*read_cpu_manager_state(root)))
         self._patient = patient
@@ -100,6 +119,11 @@ class Observer:
         self._identities: dict[ProcessId, CgroupIdentity] = {}
         self._identities_at = 0.0
         self._settled: dict[str, tuple[frozenset[int], float]] = {}
+        self._chosen: frozenset[ProcessId] = frozenset()
+
+    def adopt(self, processes: Iterable[ProcessId]) -> None:
+        """Workers of an earlier run of the agent: those of which nothing is known yet stay bound."""
+        self._chosen = self._chosen | frozenset(processes)
 
     def topology(self, now: float) -> Topology:
         """The CPUs of the host; `Refused` where they can't be read."""
@@ -128,11 +152,15 @@ class Observer:
         found = self._attributor.attribute(table, opened, stats, now, now - table_age)
         candidates = [self._candidate(stats[pid], attribution, pods, notes) for pid, attribution in found.items()]
         chosen: list[Candidate] = []
+        dismissed: list[Candidate] = []
         strangers: dict[int, tuple[Candidate, ...]] = {}
         for candidate in candidates:
-            if self._selects(candidate):
+            choice = self._chooses(candidate)
+            if choice is Choice.BIND or (choice is Choice.KEEP and candidate.process in self._chosen):
                 chosen.append(candidate)
                 continue
+            if choice is Choice.RELEASE:
+                dismissed.append(candidate)
             for npu in candidate.attribution.npus:
                 strangers[npu] = (*strangers.get(npu, ()), candidate)
 
@@ -146,14 +174,20 @@ class Observer:
             for container in gather(seen, pods, kubelet, inventory, topology.online)
             if container.owned is not None or container.key in members
         ]
+        settled = self._settle(containers, candidates, chosen, now)
+        self._chosen = frozenset(c.process for c in chosen)
         return Observation(
             topology=topology,
             workers=tuple(
                 Worker(c.process, c.attribution.npus, c.identity.key, c.name, c.attribution.residual) for c in chosen
             ),
-            containers=self._settle(containers, candidates, chosen, now),
+            containers=settled,
             strangers=strangers,
-            places={c.process: (c.pod.namespace, c.pod.name, c.container_name) for c in chosen if c.pod},
+            dismissed=frozenset(c.process for c in dismissed),
+            misannotated={
+                (pod.namespace, pod.name): problem for pod in pods if (problem := invalid_annotation(pod)) is not None
+            },
+            places={c.process: (c.pod.namespace, c.pod.name, c.container_name) for c in chosen + dismissed if c.pod},
             cpusets=cpusets,
             children=_children(stats.values()),
             notes=tuple(dict.fromkeys(notes)),
@@ -327,6 +361,8 @@ class Observer:
             key = candidate.identity.key
             running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
         ours = {candidate.identity.key for candidate in chosen}
+        # Where everybody was bound by an earlier run of the agent, it had waited for that.
+        young = {c.identity.key for c in candidates if c.process not in self._chosen}
         settled = {}
         result = []
         for container in containers:
@@ -334,7 +370,8 @@ class Observer:
             if container.owned is None or container.npus is not None or npus is None:
                 result.append(container)
                 continue
-            before, since = self._settled.get(container.key, (None, now))
+            start = now if container.key in young else now - SETTLE_SECONDS
+            before, since = self._settled.get(container.key, (npus, start))
             settled[container.key] = (npus, since if npus == before else now)
             still = not self._patient or now - settled[container.key][1] >= SETTLE_SECONDS
             # Of a container that is not to be bound the plan has no workers to tell its NPUs by.

@@ -34,7 +34,8 @@ class Planner:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.keeper = BaseKeeper()
-        self._spec: Spec | None = None
+        self.accepted: Spec | None = None
+        """The last spec that fitted the node."""
         self._last: Decision | None = None
 
     def inventory(self, reading: InventoryReading) -> Inventory:
@@ -51,9 +52,9 @@ class Planner:
         faults: tuple[Problem, ...] = ()
         if problem := check_spec(spec, seen.topology):
             faults = (problem,)
-            spec = self._spec or replace(spec, mode=Mode.DRY_RUN, reserved_cpus=EMPTY)
+            spec = self.accepted or replace(spec, mode=Mode.DRY_RUN, reserved_cpus=EMPTY)
         else:
-            self._spec = spec
+            self.accepted = spec
         inp = PlanInput(seen.topology, inventory, seen.containers, seen.workers, self.journal.bases, spec)
         cutting = replace(inp, bases=()) if self.keeper.outdated(inp, now) else inp
         if self._last is None or self._last.inp != cutting:

@@ -36,6 +36,8 @@ class Report:
     plan: Plan | None = None
     seen: Observation | None = None
     outcomes: Mapping[ProcessId, WorkerOutcome] = field(default_factory=dict)
+    left_bound: int = 0
+    """Workers with bindings that have not been undone."""
     faults: tuple[Problem, ...] = ()
     """Why there is no plan, or why the one in force is not what spec and host ask for."""
     notes: tuple[Problem, ...] = ()

@@ -42,15 +42,20 @@ class StateFile:
         self._document: Mapping[str, Any] = {}
         """What the file says, in `_text`."""
 
+    known = True
+    open = True
+    own = True
+    """Nobody is told apart by a file."""
+
     def read(self) -> dict[str, Any]:
         """The file as an object; empty when there is none. `Refused` with `StateUnreadable` when it is no such file."""
         return self._parsed(self._read())
 
-    def spec(self) -> Mapping[str, Any]:
+    def spec(self) -> Mapping[str, Any] | None:
         """`spec` as people wrote it. Parsed again only when the file was changed by somebody else.
 
         A file that is gone asks for nothing (design section 7, absence never acts): what it said last stays, and
-        `write` makes it anew.
+        `write` makes it anew. None when there has been none.
         `Refused` with `StateUnreadable` as for `read`, and with `InvalidSpec` when the file is well but its spec is not
         a mapping; then `write` keeps what stands there.
         """
@@ -64,7 +69,7 @@ class StateFile:
             self._text, self._document = text, document
         spec = self._document.get("spec")
         if spec is None:
-            return {}
+            return None if self._text is None else {}
         if not isinstance(spec, Mapping):
             raise Refused(Reason.INVALID_SPEC, f"spec: {_shown(spec)} is not a mapping")
         return spec

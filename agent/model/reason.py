@@ -108,6 +108,21 @@ class Reason(StrEnum):
     )
     SNAPSHOT_NOT_WRITTEN = "SnapshotNotWritten", "The support bundle could not be written."
     LOCKED = "Locked", "Another cpubind agent acts on this host."
+
+    # Kubernetes
+    API_UNREACHABLE = "ApiUnreachable", "The API server does not answer; what is bound stays, and is kept."
+    API_REFUSED = "ApiRefused", "The API server refuses a request, usually for want of a right; what is bound stays."
+    PODS_UNKNOWN = "PodsUnknown", "The pods of the node could not be listed; nobody new is bound until they are."
+    PLAN_RESOURCE_MISSING = "PlanResourceMissing", "The API server has no CpuBindingPlan resource: install the CRD."
+    NODE_NOT_FOUND = "NodeNotFound", "The API server has no Node of this name; the plan is made once there is one."
+    SCHEMA_OUTDATED = "SchemaOutdated", "The CRD is older than the agent: fields that it does not know are left out."
+
+    # Events
+    CPU_BOUND = "CpuBound", "Event: a worker of the pod was bound to its NPU's CPUs."
+    CPU_BINDING_FAILED = "CpuBindingFailed", "Event: a worker of the pod is not, or not wholly, bound; why is in it."
+    CPU_BINDING_SKIPPED = "CpuBindingSkipped", "Event: a worker of the pod is left alone; why is in it."
+    CPU_BINDING_REPAIRED = "CpuBindingRepaired", "Event: threads of a worker had been moved away and were put back."
+    CPU_RELEASED = "CpuReleased", "Event: threads of a worker were given back to their cpuset."
     PORT_IN_USE = (
         "PortInUse",
         "Health or metrics cannot be served: another process has the port, mostly; tried again every few seconds.",

@@ -139,6 +139,32 @@ class ThreadBinder:
             return Moved()
         if not targets.main.inside:
             return Moved(0, targets.outside())
+        return self._descend(worker, children, exclude, within=roles.apart, to=roles.main, online=online)
+
+    def release_descendants(
+        self,
+        worker: ProcessId,
+        *,
+        pool: CpuSet,
+        online: CpuSet,
+        children: Mapping[int, Sequence[int]],
+        exclude: Collection[int] = (),
+    ) -> Moved:
+        """`release` for the descendants of a worker, which began with its masks. `children` and `exclude` are as for
+        `return_descendants`, and so is who counts as one. To be called before `release` forgets the worker, while it
+        lives. Raises nothing."""
+        return self._descend(worker, children, exclude, within=pool, to=EVERY_CPU, online=online)
+
+    def _descend(
+        self,
+        worker: ProcessId,
+        children: Mapping[int, Sequence[int]],
+        exclude: Collection[int],
+        *,
+        within: CpuSet,
+        to: CpuSet,
+        online: CpuSet,
+    ) -> Moved:
         moved, problem = 0, None
         seen = {worker.pid, *exclude}
         families = deque([worker] if self._lives(worker) else ())
@@ -156,7 +182,7 @@ class ThreadBinder:
                         if tasks.leader.ppid != parent.pid or tasks.leader.start_time < parent.start_time:
                             continue
                         families.append(ProcessId(pid, tasks.leader.start_time))
-                        result = self._move(tasks, roles.apart, roles.main, online)
+                        result = self._move(tasks, within, to, online)
                 except Refused as refused:
                     result = Moved(0, refused.problem)
                 moved += result.threads

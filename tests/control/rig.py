@@ -10,7 +10,7 @@ import yaml
 
 from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
-from agent.control.observe import Observer, Selector, everything
+from agent.control.observe import Chooser, Observer, everything
 from agent.control.statefile import StateFile
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
@@ -34,11 +34,11 @@ class Rig:
     def restart(self, **parts: Any) -> Agent:
         """A new agent on this host, as after an upgrade."""
         self.parts |= parts
-        selects: Selector = self.parts.get("selects", everything)
+        chooses: Chooser = self.parts.get("chooses", everything)
         observer = Observer(
             self.node.root,
             architecture=self.parts.get("architecture", "aarch64"),
-            selects=selects,
+            chooses=chooses,
             pods=lambda: [pod.model() for pod in self.node.kubelet.pods],
             kubelet=lambda: KubeletState(*read_cpu_manager_state(self.node.root)),
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.control.observe import Candidate
+from agent.control.observe import Candidate, Choice
 from agent.demo.fake_npu_smi import NpuSmiStandIn
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -91,10 +91,10 @@ def test_a_rank_whose_own_row_is_lost_stays_on_its_npu(tmp_path: Path) -> None:
 def test_workers_beside_a_foreign_tenant_get_the_npus_of_their_own_rows(tmp_path: Path) -> None:
     """vllm-ascend #15517: another tenant on 0..3 shifted a binder that went by rank."""
 
-    def ours(candidate: Candidate) -> bool:
-        return candidate.pod is not None and candidate.pod.name == "ours"
+    def ours(candidate: Candidate) -> Choice:
+        return Choice.BIND if candidate.pod and candidate.pod.name == "ours" else Choice.LEAVE
 
-    rig = Rig(tmp_path, "a2", selects=ours)
+    rig = Rig(tmp_path, "a2", chooses=ours)
     theirs = [Worker.start(rig.node, npu, rig.node.kubelet.add_pod(f"theirs-{npu}")) for npu in range(4)]
     pod = rig.node.kubelet.add_pod("ours")
     workers = [Worker.start(rig.node, npu, pod) for npu in range(4, 8)]

@@ -1,0 +1,173 @@
+"""What happened between two reports, for events. Pure.
+
+Events are made from what was reported before and what is reported now, so that an agent that starts anew, and finds
+what an earlier run reported, tells nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent.control.act import ActResult
+from agent.control.report import Report
+from agent.model.reason import Reason, printable
+from agent.model.spec import Mode
+from agent.model.workload import ProcessId
+
+MAX_MESSAGE = 1000
+"""The API server takes 1,024 bytes."""
+
+Status = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that is worth an event, on a pod or, without one, on the node's plan."""
+
+    reason: Reason
+    message: str
+    warning: bool = False
+    namespace: str = ""
+    pod: str = ""
+    standing: bool = False
+    """A state, of which it is not known whether it has been told before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A worker in a status."""
+
+    pid: int
+    namespace: str
+    pod: str
+    state: str
+    reason: str
+    message: str
+    where: str
+    """For people: on which NPU, and on which CPUs."""
+
+
+def happenings(
+    before: Mapping[str, Any], after: Mapping[str, Any], report: Report, act: ActResult
+) -> tuple[Happening, ...]:
+    """What happened, pods first. `before` and `after` are CpuBindingPlan objects; `before` may be {} or damaged."""
+    return (
+        *_of_workers(_status(before), _status(after), report.spec.mode),
+        *_of_pass(report, act),
+        *_of_conditions(_status(before), _status(after)),
+    )
+
+
+def _of_workers(before: Status, after: Status, mode: Mode) -> Iterator[Happening]:
+    known = {(w.pid, w.namespace, w.pod): w for w in _workers(before)}
+    told: dict[tuple[str, str, Reason, bool], list[str]] = {}
+    for worker in _workers(after):
+        was = known.get((worker.pid, worker.namespace, worker.pod))
+        if not worker.pod or mode is not Mode.ENFORCE or (was and _same(was, worker)):
+            continue
+        because = f": {worker.reason}" + (f": {worker.message}" if worker.message else "") if worker.reason else ""
+        text = f"process {worker.pid} {worker.where}"
+        if worker.state == "Bound":
+            told.setdefault((worker.namespace, worker.pod, Reason.CPU_BOUND, False), []).append(text)
+        elif worker.state in ("Failed", "Partial"):
+            told.setdefault((worker.namespace, worker.pod, Reason.CPU_BINDING_FAILED, True), []).append(text + because)
+        elif worker.state == "Skipped":
+            told.setdefault((worker.namespace, worker.pod, Reason.CPU_BINDING_SKIPPED, False), []).append(
+                text + because
+            )
+    for (namespace, pod, reason, warning), texts in told.items():
+        yield Happening(reason, _joined(texts), warning, namespace, pod)
+
+
+def _same(was: _Seen, now: _Seen) -> bool:
+    return (was.state, was.reason, was.where) == (now.state, now.reason, now.where)
+
+
+def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
+    seen = report.seen
+    if seen is None:
+        return
+    for (namespace, pod), problem in seen.misannotated.items():
+        yield Happening(problem.reason, problem.message, True, namespace, pod, standing=True)
+    if report.spec.mode is Mode.DRY_RUN:
+        return
+    told: dict[tuple[str, str, Reason], list[str]] = {}
+
+    def note(process: ProcessId, reason: Reason, text: str) -> None:
+        namespace, pod, _ = seen.places.get(process, ("", "", ""))
+        if pod:
+            told.setdefault((namespace, pod, reason), []).append(f"process {process.pid}: {text}")
+
+    for process, outcome in act.outcomes.items():
+        if outcome.repaired:
+            note(process, Reason.CPU_BINDING_REPAIRED, f"{outcome.repaired} threads put back")
+    for process, count in act.released.items():
+        note(process, Reason.CPU_RELEASED, f"{count} threads given back to their cpuset: it has no plan any more")
+    for process, count in act.undone.items():
+        note(process, Reason.CPU_RELEASED, f"{count} threads given back to their cpuset")
+    for (namespace, pod, reason), texts in told.items():
+        yield Happening(reason, _joined(texts), False, namespace, pod)
+
+
+_ON_PLAN = {"TopologyDiscovered": "False", "PlanValid": "False", "Degraded": "True"}
+"""Conditions that are told on the plan, with the status that is."""
+
+
+def _of_conditions(before: Status, after: Status) -> Iterator[Happening]:
+    known = {str(c.get("type")): (c.get("status"), c.get("reason")) for c in _mappings(before.get("conditions"))}
+    told = set()
+    for condition in _mappings(after.get("conditions")):
+        kind, status, reason = str(condition.get("type")), condition.get("status"), condition.get("reason")
+        if _ON_PLAN.get(kind) != status or known.get(kind) == (status, reason) or reason in told:
+            continue
+        told.add(reason)
+        yield Happening(_reason(reason), printable(str(condition.get("message", "")), MAX_MESSAGE), True)
+
+
+def _reason(value: object) -> Reason:
+    """A condition that the agent just made has one of its own."""
+    return next(reason for reason in Reason if reason.value == value)
+
+
+def _workers(status: Status) -> list[_Seen]:
+    """Each worker once; one on several NPUs with all of them."""
+    found: dict[tuple[Any, Any, Any], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for npu in _mappings(status.get("npus")):
+        for worker in _mappings(npu.get("workers")):
+            key = (worker.get("pid"), worker.get("namespace"), worker.get("pod"))
+            found.setdefault(key, []).append((npu, worker))
+    return [_seen(entries) for entries in found.values()]
+
+
+def _seen(entries: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> _Seen:
+    npu, worker = entries[0]
+    ids = ", ".join(str(npu.get("id")) for npu, _ in entries)
+    roles = worker.get("roles") or npu.get("roles") or {}
+    cpus = ", ".join(f"{role} {cpus}" for role, cpus in roles.items()) if isinstance(roles, Mapping) else ""
+    where = f"on NPU {ids}" + (f" ({cpus})" if cpus else "")
+    pid = worker.get("pid")
+    return _Seen(
+        pid=pid if isinstance(pid, int) else 0,
+        namespace=str(worker.get("namespace") or ""),
+        pod=str(worker.get("pod") or ""),
+        state=str(worker.get("state") or ""),
+        reason=str(worker.get("reason") or ""),
+        message=str(worker.get("message") or ""),
+        where=where,
+    )
+
+
+def _joined(texts: list[str]) -> str:
+    count = f"{len(texts)} workers: " if len(texts) > 1 else ""
+    return printable(count + "; ".join(texts), MAX_MESSAGE)
+
+
+def _status(document: Mapping[str, Any]) -> Status:
+    status = document.get("status")
+    return status if isinstance(status, Mapping) else {}
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    return (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else iter(())
