@@ -45,7 +45,7 @@ def test_it_is_made_where_there_is_none_and_written_when_it_says_something_new(p
     assert not state.write(plan())
     assert state.write(plan(observed=1))
     assert state.write(plan(observed=True))
-    assert (state.spec(), state.generation) == (None, 1)
+    assert (state.spec(), state.generation) == ({}, 1)
     again = StateFile(path)
     assert again.spec() == {}
     assert not again.write(plan(observed=True))
