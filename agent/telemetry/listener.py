@@ -1,0 +1,257 @@
+"""A small HTTP listener for probes and scrapes: GET and HEAD, plain text, in threads of its own.
+
+It may face a whole network, so nobody can hold it up: a connection has a few seconds for its one request and answer,
+there are only so many at a time, and the oldest gives way to a new one. A port that somebody else has is a `Problem`
+and not the end of the agent: it is tried again until it is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
+
+from agent.model.address import Address
+from agent.model.reason import Problem, Reason
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 3.0
+DEADLINE_SECONDS: Final = 5.0
+"""From accepting a connection to the last byte of its answer. A scrape takes milliseconds."""
+MAX_CONNECTIONS: Final = 32
+"""Beyond these the oldest are cut. Twice as many, with the cut ones still ending, are never passed."""
+
+_POLL_SECONDS: Final = 0.5
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is answered. Bodies end in a newline."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A GET or HEAD. `path` is without its query, percent-encoded as it came; header names are lower case."""
+
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Answer = Callable[[Request], Response]
+"""Called from several threads at once."""
+
+
+def text(status: HTTPStatus, line: str) -> Response:
+    return Response(status, f"{line}\n".encode())
+
+
+NOT_FOUND: Final = text(HTTPStatus.NOT_FOUND, "not found")
+
+
+class Listener:
+    """Serves `answer` on an address from its construction to `close`, as soon as the address can be had."""
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        answer: Answer,
+        *,
+        retry: float = RETRY_SECONDS,
+        deadline: float = DEADLINE_SECONDS,
+    ) -> None:
+        """`name` says in messages what is served, such as ``metrics``. `retry` and `deadline` are seconds."""
+        self.name, self.address = name, address
+        self._answer, self._retry, self._deadline = answer, retry, deadline
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+        self._problem: Problem | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"cpubind-{name}", daemon=True)
+        self._thread.start()
+
+    def problem(self) -> Problem | None:
+        """Why nobody is served at the moment; None when it is, and before the first try."""
+        return self._problem
+
+    def port(self) -> int | None:
+        """The port that is listened on, which matters where the address asks for port 0; None while there is none."""
+        server = self._server
+        return server.server_address[1] if server is not None else None
+
+    def close(self) -> None:
+        """Ends serving; returns within a second. May be called twice."""
+        with self._lock:
+            self._closed.set()
+            server = self._server
+        if server is not None:
+            server.shutdown()
+        self._thread.join(1.0)  # a host name may still be looked up: that can't be ended, and need not be
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                server = _Server(_listen(self.address), self._answer, self._deadline)
+                with self._lock:
+                    if self._closed.is_set():
+                        server.server_close()
+                        return
+                    self._server, self._problem = server, None
+                log.info("serving %s on %s", self.name, self.address)
+                try:
+                    server.serve_forever(_POLL_SECONDS)
+                finally:
+                    self._server = None
+                    server.server_close()
+            except OSError as error:  # socket.gaierror is one
+                said = f"{self.name} cannot listen on {self.address}: {_said(error)}"
+                self._problem = Problem(Reason.PORT_IN_USE, said)
+                self._closed.wait(self._retry)
+
+
+def _listen(address: Address) -> socket.socket:
+    if not address.host:
+        try:
+            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            # The kernel of a node may have no IPv6 at all.
+            if error.errno not in _NO_IPV6:
+                raise
+            return socket.create_server(("0.0.0.0", address.port))  # noqa: S104 - what ":PORT" asks for
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, where = found[0]
+    return socket.create_server(where, family=family)
+
+
+def _said(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)  # create_server has the address once more in its own words
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """A thread for each connection, and an eye on how many there are and how long they take."""
+
+    daemon_threads = True
+    server_address: tuple[Any, ...]
+
+    def __init__(self, listening: socket.socket, answer: Answer, deadline: float) -> None:
+        # Not TCPServer's own, which makes a socket of one family, and HTTPServer asks DNS for the name of its address.
+        socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
+        self.socket = listening
+        self.answer = answer
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, float] = {}
+        """Open connections, oldest first, and when they are cut."""
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            connection, peer = self.socket.accept()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                time.sleep(0.1)  # the connection stays in the queue: without a pause this is a busy loop
+            raise
+        connection.settimeout(self._deadline)
+        return connection, peer
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's own
+        with self._lock:
+            if len(self._open) >= 2 * MAX_CONNECTIONS:
+                return False
+            for old in list(self._open)[: max(0, len(self._open) + 1 - MAX_CONNECTIONS)]:
+                _cut(old)
+            self._open[request] = time.monotonic() + self._deadline
+        return True
+
+    def service_actions(self) -> None:
+        """Called twice a second. A timeout of the socket alone would let a byte now and then keep it for ever."""
+        now = time.monotonic()
+        with self._lock:
+            for connection, until in self._open.items():
+                if until > now:
+                    break
+                _cut(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+            super().shutdown_request(request)
+
+    def shutdown(self) -> None:
+        _cut(self.socket)  # ends the wait for connections now, not at its next timeout
+        super().shutdown()
+
+    def server_close(self) -> None:
+        super().server_close()
+        with self._lock:
+            for connection in self._open:
+                _cut(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """A peer that goes away, or was cut, is no fault of ours; socketserver would print a traceback."""
+        log.debug("a connection to %s ended early", self.server_address, exc_info=True)
+
+
+def _cut(connection: socket.socket) -> None:
+    """Wakes the thread that waits for it; that thread closes it."""
+    with contextlib.suppress(OSError):  # the peer may have gone already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request a connection: HTTP/1.0, which all probes and Prometheus speak."""
+
+    server: _Server
+    server_version = "cpubind"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        try:
+            response = self.server.answer(Request(self.path.partition("?")[0], headers))
+        except Exception:
+            log.exception("no answer for a request to %s", self.server.server_address)
+            response = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
+        self._send(response)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """What http.server itself refuses, in one line and without repeating anything that the client sent."""
+        status = HTTPStatus(code)
+        if status is HTTPStatus.NOT_IMPLEMENTED:
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+        self.request_version = "HTTP/1.0"  # what can't be read counts as HTTP/0.9, whose answers have no status
+        self._send(text(status, status.phrase.lower()))
+
+    def _send(self, response: Response) -> None:
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
+        self.send_header("Cache-Control", "no-store")
+        if response.status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's own name
+        """Nothing: probes come every few seconds."""
