@@ -48,7 +48,8 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A GET or HEAD. `path` is without its query, percent-encoded as it came; header names are lower case."""
+    """A GET or HEAD. `path` is without its query, percent-encoded as it came; header names are lower case, and
+    values one line."""
 
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -224,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = {name.lower(): " ".join(value.split()) for name, value in self.headers.items()}
         try:
             response = self.server.answer(Request(self.path.partition("?")[0], headers))
         except Exception:
