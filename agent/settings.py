@@ -14,9 +14,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from agent.model.address import parse_address
 from agent.model.reason import Reason, Refused, printable
 from agent.model.spec import Spec
 from agent.planning.validation import parse_spec
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where kubelet mounts the token of a pod's service account."""
 
 
 class Settings(BaseSettings):
@@ -37,6 +41,13 @@ class Settings(BaseSettings):
     journal_file: Path | None = None
     lock_file: Path | None = None
     sweep_interval: float = Field(5.0, ge=0.05, le=3600)
+    status_interval: float = Field(10.0, ge=0.05, le=3600)
+    pod_selection: Literal["Annotated", "AllNpuPods"] = "Annotated"
+    namespaces: Annotated[tuple[str, ...], NoDecode] = ()
+    exclude_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
+    service_account_dir: Path = SERVICE_ACCOUNT
+    health_address: str = ":8086"
+    metrics_address: str = ":9486"
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -62,6 +73,29 @@ class Settings(BaseSettings):
         """``CPUBIND_THREAD_RULE=ucm_=main,hccl=acl``."""
         return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
 
+    @field_validator("namespaces", "exclude_namespaces", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        """``CPUBIND_NAMESPACES=prod,staging``."""
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("namespaces", "exclude_namespaces")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _LABEL.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a namespace")
+        return value
+
+    @field_validator("health_address", "metrics_address")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        try:
+            parse_address(value)
+        except Refused as refused:
+            raise ValueError(refused.message) from None
+        return value
+
     def spec(self, base: Spec | None = None, *, only: Collection[str] | None = None) -> Spec:
         """What an absent field of a plan's spec means: these settings over `base`. `only`: just these settings.
 
@@ -82,6 +116,9 @@ class Settings(BaseSettings):
                 message = message.replace(f"spec.{field}", name_of(setting, given=setting in self.flags))
             raise Refused(refused.reason, message) from None
 
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""An RFC 1123 label, as the names of namespaces are."""
 
 _SPEC_SETTINGS = {
     "mode": "mode",

@@ -1,10 +1,14 @@
-"""``cpubind run``: the agent."""
+"""``cpubind run``: the agent, on a node of a cluster or on a host without one."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,8 @@ from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Observer
 from agent.control.statefile import StateFile
-from agent.model.reason import Reason, Refused
+from agent.model.address import parse_address
+from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Spec
 from agent.node.devices import has_npu
 from agent.node.host import LinuxHost
@@ -28,6 +33,11 @@ from agent.settings import Settings
 from agent.telemetry.log import setup
 
 log = logging.getLogger("agent.run")
+
+LOOK_AGAIN_SECONDS = 600.0
+"""How often a node without NPUs is looked at again."""
+LOCK_SECONDS = 1.0
+"""How often a cluster agent tries for the lock that another one has: it may be ending just now."""
 
 
 @click.command(short_help="Run the agent: bind, watch, repair.")
@@ -40,10 +50,21 @@ log = logging.getLogger("agent.run")
 @click.option(
     "--dry-run", is_flag=True, envvar="CPUBIND_DRY_RUN", help="Compute and show everything, write nothing to the host."
 )
-@click.option("--state-file", metavar="FILE", help="The plan as YAML. Default: HOST_ROOT/var/lib/cpubind/plan.yaml.")
+@click.option(
+    "--state-file", metavar="FILE", help="Standalone: the plan. Default: HOST_ROOT/var/lib/cpubind/plan.yaml."
+)
 @click.option("--journal-file", metavar="FILE", help="Default: HOST_ROOT/var/lib/cpubind/journal.json.")
 @click.option("--lock-file", metavar="FILE", help="Default: HOST_ROOT/run/cpubind/lock.")
 @click.option("--sweep-interval", type=float, metavar="SECONDS", help="Longest time until drift is found. Default: 5.")
+@click.option(
+    "--status-interval", type=float, metavar="SECONDS", help="Cluster: shortest time between two writes. Default: 10."
+)
+@click.option("--pod-selection", metavar="NAME", help="Cluster: Annotated or AllNpuPods. Default: Annotated.")
+@click.option("--namespaces", metavar="NAMES", help="Cluster: only pods in these, separated by commas. Default: all.")
+@click.option("--exclude-namespaces", metavar="NAMES", help="Cluster: no pods in these.")
+@click.option("--service-account-dir", metavar="DIR", help="Cluster: folder with token and ca.crt.")
+@click.option("--health-address", metavar="ADDRESS", help="Cluster: HOST:PORT, :PORT or off. Default: :8086.")
+@click.option("--metrics-address", metavar="ADDRESS", help="Cluster: HOST:PORT, :PORT or off. Default: :9486.")
 @click.option("--log-format", metavar="FORMAT", help="text or json. Default: text.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: info.")
 @select_option
@@ -52,28 +73,34 @@ log = logging.getLogger("agent.run")
 def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any) -> int:
     """Run the agent on this host until SIGTERM or SIGINT; bindings stay when it ends.
 
-    Its state is a CpuBindingPlan in the state file. `spec` in there is yours to edit, the agent follows within one
-    sweep; `status` is rewritten by the agent. In a dry run the state file is written only if you name one.
+    In a cluster it runs in a pod of the Helm chart's DaemonSet, binds the pods that opted in by annotation, and keeps
+    its plan as the CpuBindingPlan of its node. Spec flags are what a field means that is absent there.
+
+    With --standalone its state is a CpuBindingPlan in the state file. `spec` in there is yours to edit, the agent
+    follows within one sweep; `status` is rewritten by the agent. In a dry run the state file is written only if you
+    name one.
 
     \b
     cpubind run --standalone --dry-run                        see what it would do
     cpubind run --standalone --select cgroup=/docker/*        only processes in docker containers
     """
-    if not standalone:
-        raise click.UsageError("the cluster mode is not part of this version: use --standalone")
+    if selects and not standalone:
+        raise click.UsageError("--select is for --standalone: in a cluster pods opt in by annotation")
     settings = settings_from(flags)
     setup(settings.log_format, settings.log_level)
-    return serve(settings, settings.spec(), dry_run=dry_run, selects=selects)
+    if standalone:
+        return serve(settings, settings.spec(), dry_run=dry_run, selects=selects)
+    return serve_cluster(settings, settings.spec(), dry_run=dry_run)
 
 
 def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, ...]) -> int:
-    """Builds the agent from settings and runs it on this kernel."""
+    """Builds the standalone agent from settings and runs it on this kernel."""
     root = settings.host_root
     check_kernel(root)
     acts = not dry_run
     lock = HostLock(settings.lock_file or root / LOCK)
     if acts:
-        lock.acquire(f"cpubind {__version__}, pid {os.getpid()}, node {settings.node_name}")
+        lock.acquire(_holder(settings))
     npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
     try:
         agent = build(settings, spec, npu_smi, dry_run=dry_run, selects=selects)
@@ -88,6 +115,132 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
         npu_smi.close()
         lock.release()
     return 0
+
+
+def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
+    """Runs the agent of a cluster's node: once there are NPUs, and once nobody else acts on this host."""
+    from agent.kube.access import Access  # noqa: PLC0415 - kopf and the client take a second, for one command
+    from agent.kube.service import ClusterAgent, Ties  # noqa: PLC0415
+    from agent.telemetry.health import Health, HealthServer  # noqa: PLC0415
+    from agent.telemetry.metrics import Metrics, MetricsServer  # noqa: PLC0415
+
+    access = Access.in_cluster(settings.service_account_dir)
+    check_kernel(settings.host_root)
+    stop = threading.Event()
+    agents: list[ClusterAgent] = []
+
+    def end(*_: object) -> None:
+        stop.set()
+        for one in agents:
+            one.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    health = Health(settings.sweep_interval)
+    metrics = Metrics(lambda: agents[0].agent.plan_object() if agents else {})
+    servers: list[HealthServer | MetricsServer] = []
+    if (address := parse_address(settings.health_address)) is not None:
+        servers.append(HealthServer(address, health))
+    if (address := parse_address(settings.metrics_address)) is not None:
+        servers.append(MetricsServer(address, metrics))
+    lock = HostLock(settings.lock_file or settings.host_root / LOCK)
+    npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
+    log.info("cpubind %s on %s, %s", __version__, settings.node_name, "dry run" if dry_run else "binding")
+
+    def turned() -> None:
+        health.turned()
+        metrics.swept(time.time())
+        _judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
+
+    def problems() -> list[Problem]:
+        return [problem for server in servers if (problem := server.problem()) is not None]
+
+    try:
+        if not _await_npus(settings, stop, health.turned, health.ready):
+            return 0
+        if not dry_run and not _await_lock(lock, settings, stop, health.turned, health.not_ready):
+            return 0
+        ties = Ties(
+            access,
+            npu_smi,
+            journal=None if dry_run else settings.journal_file or settings.host_root / JOURNAL,
+            dry_run=dry_run,
+            count=metrics.api_request,
+            turned=turned,
+            problems=problems,
+        )
+        agents.append(ClusterAgent(settings, spec, ties))
+        if not stop.is_set():
+            agents[0].run()
+        log.info("stopped; bindings stay as they are")
+    finally:
+        npu_smi.close()
+        lock.release()
+        for server in servers:
+            server.close()
+    return 0
+
+
+def _await_npus(
+    settings: Settings, stop: threading.Event, turned: Callable[[], None], ready: Callable[[str], None]
+) -> bool:
+    """Returns once the node has NPUs, or npu-smi; False when it was stopped. A node without is no fault."""
+    told = False
+    while not (has_npu(settings.host_root) or shutil.which(settings.npu_smi)):
+        said = "no NPU on this node: no /dev/davinciN, no PCI function 19e5 of class 1200, no npu-smi; nothing to do"
+        ready(said)
+        if not told:
+            log.info("%s; looking again every %d minutes", said, LOOK_AGAIN_SECONDS // 60)
+            told = True
+        again = time.monotonic() + LOOK_AGAIN_SECONDS
+        while time.monotonic() < again:
+            turned()
+            if stop.wait(settings.sweep_interval):
+                return False
+    return True
+
+
+def _await_lock(
+    lock: HostLock,
+    settings: Settings,
+    stop: threading.Event,
+    turned: Callable[[], None],
+    not_ready: Callable[[str], None],
+) -> bool:
+    """Returns with the lock of this host; False when it was stopped. Its holder may be an agent that is just ending."""
+    told = ""
+    while True:
+        try:
+            lock.acquire(_holder(settings))
+        except Refused as refused:
+            if refused.reason is not Reason.LOCKED:
+                raise
+            not_ready(f"waiting: {refused.problem}")
+            if told != refused.message:
+                log.warning("waiting: %s", refused.problem)
+                told = refused.message
+        else:
+            return True
+        turned()
+        if stop.wait(LOCK_SECONDS):
+            return False
+
+
+def _judge(document: dict[str, Any], ready: Callable[[str], None], not_ready: Callable[[str], None]) -> None:
+    """Ready is: topology read, and a plan computed or found not applicable. Whether it could be made is in the plan."""
+    conditions = {entry["type"]: entry for entry in document.get("status", {}).get("conditions", [])}
+    read = conditions.get("TopologyDiscovered")
+    if read is None:
+        not_ready("npu-smi has not answered yet")
+    elif read["status"] != "True":
+        not_ready(f"{read['reason']}: {read['message']}")
+    else:
+        plan = conditions.get("PlanValid", {})
+        ready(f"plan computed: {plan.get('reason', '')}")
+
+
+def _holder(settings: Settings) -> str:
+    return f"cpubind {__version__}, pid {os.getpid()}, node {settings.node_name}"
 
 
 def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, selects: tuple[str, ...]) -> Agent:

@@ -35,18 +35,25 @@ def invalid_annotation(pod: Pod) -> Problem | None:
     return None
 
 
-def opted_in(pod: Pod, container: str) -> bool:
-    """Whether a container of a pod is to be bound.
+def opted_in(pod: Pod, container: str, *, unless_said: bool = False) -> bool | None:
+    """Whether a container of a pod is to be bound; None where that can't be told.
 
     ``cpubind.dev/enabled: "true"`` for the pod, narrowed by ``cpubind.dev/containers`` (names, separated by commas) and
     by ``cpubind.dev/enabled.<container>: "false"``; or ``cpubind.dev/enabled.<container>: "true"`` for one container of
-    a pod that says nothing of itself.
+    a pod that says nothing of itself. `unless_said` holds for a pod without any of these.
+
+    It can't be told where an annotation can't be used, and where the annotations tell containers apart and `container`
+    is empty: kubelet reports a new container's id after its processes have begun.
     """
     if invalid_annotation(pod) is not None:
+        return None
+    whole = pod.annotations.get(ENABLED)
+    if whole == "false":
         return False
     names = pod.annotations.get(CONTAINERS)
+    if not container and (names is not None or any(key.startswith(f"{ENABLED}.") for key in pod.annotations)):
+        return None
     if names is not None and container not in [name.strip() for name in names.split(",")]:
         return False
-    whole = pod.annotations.get(ENABLED)
-    own = pod.annotations.get(f"{ENABLED}.{container}") if container else None
-    return "false" not in (whole, own) and "true" in (whole, own)
+    own = pod.annotations.get(f"{ENABLED}.{container}")
+    return own != "false" and (unless_said or "true" in (whole, own))

@@ -1,0 +1,213 @@
+"""The requests that the agent makes of the API server besides its watches: all that its ClusterRole allows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import urllib3
+from kubernetes import client
+
+from agent import __version__
+from agent.control.report import API_VERSION
+from agent.kube.access import Access
+from agent.model.reason import Problem, Reason, Refused, printable
+
+GROUP, _, VERSION = API_VERSION.partition("/")
+PLURAL = "cpubindingplans"
+FIELD_MANAGER = "cpubind-agent"
+TIMEOUT = (5.0, 15.0)
+"""Seconds to connect, and to wait for an answer. Without it a half-open connection hangs for ever."""
+
+Object = dict[str, Any]
+
+
+class ApiError(Exception):
+    """A request that failed. `problem` says it in a line, `status` is that of HTTP, None where no answer came."""
+
+    def __init__(self, problem: Problem, status: int | None = None, retry_after: float = 0.0) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+        self.status = status
+        self.retry_after = retry_after
+        """Seconds that the API server asked to wait (429, 503)."""
+
+
+class Api:
+    """A client of the API server. Every request has a limit and is made once: whoever calls tries again, later.
+
+    Objects are dicts: the client's typed models refuse what is merely unusual, and cost 20 MiB.
+    """
+
+    def __init__(self, access: Access, count: Callable[[str, str], None] = lambda _verb, _code: None) -> None:
+        """`count` takes the verb and the status of each request; the status is ``error`` where none came."""
+        self._access = access
+        self._count = count
+        self._lock = threading.Lock()
+        self._client: client.ApiClient | None = None
+
+    def node(self, name: str) -> Object:
+        """The v1.Node. `ApiError` with NodeNotFound where there is none."""
+        try:
+            return self._request("get", "GET", f"/api/v1/nodes/{quote(name)}")
+        except ApiError as error:
+            if error.status == 404:
+                raise ApiError(Problem(Reason.NODE_NOT_FOUND, f"no Node {printable(name, 80)}"), 404) from None
+            raise
+
+    def create_plan(self, body: Mapping[str, Any]) -> Object:
+        """POSTs a plan and returns it as it was made. `ApiError` with PlanResourceMissing without the CRD."""
+        try:
+            return self._of_plans(
+                "create", lambda api, **how: api.create_cluster_custom_object(GROUP, VERSION, PLURAL, dict(body), **how)
+            )
+        except ApiError as error:
+            if error.status == 404:
+                missing = Problem(Reason.PLAN_RESOURCE_MISSING, f"no resource {PLURAL} of {API_VERSION}")
+                raise ApiError(missing, 404) from None
+            raise
+
+    def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
+        """Server-side apply of ``/status``, taking over every field in it; returns the whole object."""
+        body = {"apiVersion": API_VERSION, "kind": "CpuBindingPlan", "metadata": {"name": name}, "status": dict(status)}
+        return self._of_plans(
+            "patch",
+            lambda api, **how: api.patch_cluster_custom_object_status(
+                GROUP,
+                VERSION,
+                PLURAL,
+                name,
+                body,
+                field_manager=FIELD_MANAGER,
+                force=True,
+                _content_type="application/apply-patch+yaml",
+                **how,
+            ),
+        )
+
+    def plans(self, name: str = "") -> list[Object]:
+        """The plan of one node, or of all."""
+        selector = {"field_selector": f"metadata.name={name}"} if name else {}
+        found = self._of_plans(
+            "list", lambda api, **how: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **how)
+        )
+        return list(found.get("items") or [])
+
+    def pods(self, node: str) -> list[Object]:
+        """The pods of a node, from the watch cache."""
+        query = urlencode({"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"})
+        return list(self._request("list", "GET", f"/api/v1/pods?{query}").get("items") or [])
+
+    def create_event(self, body: Mapping[str, Any]) -> Object:
+        """POSTs a v1.Event."""
+        namespace = body["metadata"]["namespace"]
+        return self._request("create", "POST", f"/api/v1/namespaces/{quote(namespace)}/events", body)
+
+    def patch_event(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Object:
+        """Merge-patches a v1.Event."""
+        path = f"/api/v1/namespaces/{quote(namespace)}/events/{quote(name)}"
+        return self._request("patch", "PATCH", path, patch, "application/merge-patch+json")
+
+    def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        """Whether this token may do that, by a SelfSubjectAccessReview."""
+        attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = self._request("create", "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+        return answer.get("status", {}).get("allowed") is True
+
+    def close(self) -> None:
+        """Drops its connections."""
+        with self._lock:
+            self._client = None
+
+    def _of_plans(self, verb: str, call: Callable[..., Any]) -> Object:
+        """A call of the CustomObjectsApi."""
+
+        def make(api_client: client.ApiClient) -> Any:
+            return call(client.CustomObjectsApi(api_client), _request_timeout=TIMEOUT)
+
+        answer = self._made(verb, make)
+        if not isinstance(answer, dict):
+            raise ApiError(Problem(Reason.API_REFUSED, f"{verb} of {PLURAL}: the answer is no object"))
+        return answer
+
+    def _request(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        def make(api_client: client.ApiClient) -> Any:
+            headers = {"Accept": "application/json", "User-Agent": api_client.user_agent}
+            headers |= {"Authorization": api_client.configuration.get_api_key_with_prefix("BearerToken") or ""}
+            if body is not None:
+                headers["Content-Type"] = content_type
+            response = api_client.call_api(method, self._access.server + path, headers, body, _request_timeout=TIMEOUT)
+            data: bytes = response.read()  # type: ignore[no-untyped-call]
+            if not 200 <= response.status < 300:
+                raise client.ApiException(http_resp=response, body=data.decode(errors="replace"), data=None)
+            return json.loads(data)
+
+        answer = self._made(verb, make)
+        if not isinstance(answer, dict):
+            raise ApiError(Problem(Reason.API_REFUSED, f"{verb} {path.partition('?')[0]}: the answer is no object"))
+        return answer
+
+    def _made(self, verb: str, make: Callable[[client.ApiClient], Any]) -> Any:
+        """Makes a request, counts it, and turns whatever it raises into `ApiError`."""
+        try:
+            answer = make(self._connected())
+        except Refused as refused:
+            raise ApiError(refused.problem) from None
+        except client.ApiException as error:
+            self._count(verb, str(error.status or "error"))
+            raise _refusal(error) from None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            self._count(verb, "error")
+            self.close()  # the next one reads the CA again
+            raise ApiError(Problem(Reason.API_UNREACHABLE, printable(str(error), 160))) from None
+        except ValueError as error:
+            self._count(verb, "error")
+            raise ApiError(
+                Problem(Reason.API_REFUSED, f"the answer is no JSON: {printable(str(error), 120)}")
+            ) from None
+        self._count(verb, "200")
+        return answer
+
+    def _connected(self) -> client.ApiClient:
+        with self._lock:
+            if self._client is None:
+                configuration = client.Configuration()
+                configuration.host = self._access.server
+                configuration.ssl_ca_cert = str(self._access.ca)
+                configuration.retries = urllib3.Retry(0)
+                configuration.proxy = None
+                configuration.api_key_prefix = {"BearerToken": "Bearer"}
+                self._client = client.ApiClient(configuration)
+                self._client.user_agent = f"cpubind/{__version__}"
+            self._client.configuration.api_key = {"BearerToken": self._access.token()}
+            return self._client
+
+
+def _refusal(error: client.ApiException) -> ApiError:
+    """The Status that the API server answered with, as an `ApiError`."""
+    message = ""
+    try:
+        status = json.loads(error.body or "")
+        message = str(status.get("message", "")) if isinstance(status, dict) else ""
+    except ValueError:
+        pass
+    retry_after = (error.headers or {}).get("Retry-After", "")
+    seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
+    return ApiError(
+        Problem(Reason.API_REFUSED, printable(f"{error.status} {message or error.reason}", 1000)), error.status, seconds
+    )

@@ -1,0 +1,243 @@
+"""Writes what the agent reports to the API server: the plan's object, its status, and events. In a thread of its own,
+so that an API server that hangs holds up nothing on the host.
+
+The first change goes out at once, then at most one write in `interval` seconds, the last state always; nothing while
+nothing changes. What the API server has is known from the watch, so that an agent that starts anew writes nothing where
+nothing changed. After a failure it pauses, longer each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agent.control.happenings import Happening
+from agent.control.report import API_VERSION, KIND
+from agent.kube.api import Api, ApiError
+from agent.kube.events import EventBook, Post, Recount, Subject
+from agent.kube.plan import PlanResource
+from agent.kube.watch import Backoffs
+from agent.model.reason import Problem, Reason, printable
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 200
+"""Happenings that wait for the API server; the oldest are dropped."""
+MAX_UNKNOWN = 40
+RETRY_SCHEMA_SECONDS = 600.0
+LAST_SECONDS = 2.0
+"""How long the last write may take when the agent is stopped."""
+
+_UNDECLARED = re.compile(r"\.status((?:\.[A-Za-z0-9]+|\[[^\]]*\])+): field not declared in schema")
+_INDEX = re.compile(r"\[[^\]]*\]")
+
+Path = tuple[str, ...]
+
+
+class Publisher:
+    """Makes the API server's copy of the plan like the agent's."""
+
+    def __init__(
+        self,
+        api: Api,
+        plan: PlanResource,
+        pod_uid: Callable[[str, str], str],
+        *,
+        interval: float = 10.0,
+        backoffs: Backoffs | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`pod_uid` gives the uid of a living pod by namespace and name, or ""."""
+        self._api = api
+        self._plan = plan
+        self._pod_uid = pod_uid
+        self._interval = interval
+        self._backoffs = backoffs or Backoffs(1.0, 60.0)
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._book = EventBook(plan.node, str(wall_clock()))
+        self._waiting: deque[Happening] = deque(maxlen=MAX_WAITING)
+        self._pauses = iter(self._backoffs)
+        self._not_before = 0.0  # after a failure
+        self._next_write = 0.0
+        self._answer: tuple[object, object] = (None, None)
+        self._unknown: set[Path] = set()
+        self._unknown_since = 0.0
+        self._problem: Problem | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Writes what waits, within two seconds, and ends."""
+        self._stop.set()
+        self._plan.stirred.set()
+        self._thread.join(LAST_SECONDS)
+
+    def tell(self, happenings: Sequence[Happening]) -> None:
+        """Takes what happened, for events."""
+        if happenings:
+            self._waiting.extend(happenings)
+            self._plan.stirred.set()
+
+    @property
+    def problem(self) -> Problem | None:
+        """Why the plan can't be written just now. It can't be told in the plan, then."""
+        return self._problem
+
+    def outdated(self) -> Problem | None:
+        """SchemaOutdated while fields of the status are left out."""
+        if not self._unknown:
+            return None
+        fields = ", ".join(sorted(".".join(path) for path in self._unknown))
+        return Problem(Reason.SCHEMA_OUTDATED, printable(f"status fields left out: {fields}", 200))
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            due = self._turn()
+            self._plan.stirred.wait(max(0.05, due - self._clock()))
+            self._plan.stirred.clear()
+        self._not_before = self._next_write = 0.0
+        self._turn()
+
+    def _turn(self) -> float:
+        """One round; returns when the next one is due, on the clock."""
+        now = self._clock()
+        if now < self._not_before:
+            return self._not_before
+        try:
+            due = self._write(now)
+            self._post_events()
+        except ApiError as error:
+            pause = max(next(self._pauses), error.retry_after)
+            self._not_before = now + pause
+            if error.status != 409:  # somebody else made it just now: the watch brings it
+                self._problem = error.problem
+            return self._not_before
+        except Exception:
+            log.exception("a write to the API server failed")
+            self._not_before = now + next(self._pauses)
+            return self._not_before
+        self._problem = None
+        self._pauses = iter(self._backoffs)
+        return due
+
+    def _write(self, now: float) -> float:
+        """Makes the object where there is none, and applies its status where that differs."""
+        known, present, wanted = self._plan.both()
+        later = now + 60.0
+        if not known or wanted is None:
+            return later
+        if present is None:
+            present = self._create(wanted)
+        status = wanted.get("status", {})
+        if self._unknown and now - self._unknown_since > RETRY_SCHEMA_SECONDS:
+            self._unknown_since = now
+            if self._apply(status, frozenset()):
+                self._unknown.clear()
+                return later
+        trimmed = _without(status, frozenset(self._unknown))
+        theirs = present.get("status", {})
+        if trimmed == theirs or self._answer == (trimmed, theirs):
+            return later
+        if now < self._next_write:
+            return self._next_write
+        while not self._apply(status, frozenset(self._unknown)):
+            pass
+        self._next_write = now + self._interval
+        return later
+
+    def _create(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        node = self._api.node(self._plan.node)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._plan.node, "uid": node["metadata"]["uid"]}
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": self._plan.node,
+                "labels": {"app.kubernetes.io/managed-by": "cpubind"},
+                "ownerReferences": [owner],
+            },
+            "spec": dict(wanted.get("spec", {})),
+        }
+        made = self._api.create_plan(body)
+        log.info("made the plan %s", self._plan.node)
+        self._plan.apply("MODIFIED", made)
+        return made
+
+    def _apply(self, status: Mapping[str, Any], without: frozenset[Path]) -> bool:
+        """Applies a status; False where the schema does not have a field of it, which is left out from now on."""
+        trimmed = _without(status, without)
+        try:
+            made = self._api.apply_status(self._plan.node, trimmed)
+        except ApiError as error:
+            unknown = {_path(match[1]) for match in _UNDECLARED.finditer(error.problem.message)}
+            if not unknown or unknown <= self._unknown | without or len(self._unknown) >= MAX_UNKNOWN:
+                raise
+            self._unknown |= unknown
+            self._unknown_since = self._clock()
+            return False
+        self._answer = (trimmed, made.get("status", {}))
+        self._plan.apply("MODIFIED", made)
+        return True
+
+    def _post_events(self) -> None:
+        while self._waiting:
+            happening = self._waiting[0]
+            subject = self._subject(happening)
+            if subject is not None:
+                self._post(happening, subject)
+            self._waiting.popleft()
+
+    def _post(self, happening: Happening, subject: Subject) -> None:
+        sent = self._book.admit(happening, subject, self._wall_clock())
+        try:
+            if isinstance(sent, Post):
+                self._api.create_event(sent.body)
+            elif isinstance(sent, Recount):
+                self._api.patch_event(sent.namespace, sent.name, sent.patch)
+        except ApiError as error:
+            if error.status == 409 and isinstance(sent, Post) and sent.standing:
+                return
+            self._book.failed(happening, subject)
+            if error.status is None or error.status in (401, 429) or error.status >= 500:
+                raise  # it waits
+            # A namespace that is ending, a limit of somebody's, no right: the event is not worth more.
+            log.debug("event %s on %s: %s", happening.reason, subject.name, error.problem)
+
+    def _subject(self, happening: Happening) -> Subject | None:
+        """The object of an event, with its uid; None where it is gone."""
+        if happening.pod:
+            uid = self._pod_uid(happening.namespace, happening.pod)
+            return Subject(uid, happening.pod, happening.namespace) if uid else None
+        _, present, _ = self._plan.both()
+        uid = present.get("metadata", {}).get("uid", "") if present else ""
+        return Subject(uid, self._plan.node) if uid else None
+
+
+def _path(text: str) -> Path:
+    """``.npus[0].memory`` as names; a field is left out of every entry of a list."""
+    return tuple(_INDEX.sub("", text).strip(".").split("."))
+
+
+def _without(value: Any, paths: frozenset[Path]) -> Any:
+    """A document without the fields of these paths."""
+    if not paths:
+        return value
+    if isinstance(value, list):
+        return [_without(entry, paths) for entry in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _without(entry, frozenset(path[1:] for path in paths if path[0] == key and len(path) > 1))
+        for key, entry in value.items()
+        if (key,) not in paths
+    }

@@ -1,0 +1,169 @@
+"""The agent on a Kubernetes node: the loop of `agent.control` between what watches bring and what is published."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from agent.control.act import Actor
+from agent.control.loop import Agent, Parts
+from agent.control.observe import Observer
+from agent.kube.access import Access
+from agent.kube.api import GROUP, PLURAL, VERSION, Api
+from agent.kube.plan import PlanResource
+from agent.kube.pod_resources import PodResourcesPoll
+from agent.kube.pods import PodSelection, PodStore
+from agent.kube.publisher import Publisher
+from agent.kube.watch import Backoffs, CountRequest, Subject, Watch
+from agent.model.reason import Problem, Reason
+from agent.model.spec import Spec
+from agent.model.workload import KubeletState
+from agent.node.host import Host, LinuxHost
+from agent.node.kubelet import read_cpu_manager_state
+from agent.node.npu_smi.command import NpuSmi
+from agent.node.procfs import boot_id
+from agent.settings import Settings
+
+log = logging.getLogger(__name__)
+
+SOCKET = Path("var/lib/kubelet/pod-resources/kubelet.sock")
+"""kubelet's pod-resources socket, below the host root."""
+FIRST_ANSWER_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """What ties a cluster agent to the world, and what a test replaces of it."""
+
+    access: Access
+    npu_smi: NpuSmi
+    host: Host = field(default_factory=LinuxHost)
+    journal: Path | None = None
+    dry_run: bool = False
+    backoffs: Backoffs = field(default_factory=lambda: Backoffs(1.0, 60.0))
+    count: CountRequest = lambda _verb, _code: None
+    turned: Callable[[], None] = lambda: None
+    problems: Callable[[], list[Problem]] = list
+    """What else is missing: a port to listen on, say."""
+    clock: Callable[[], float] = time.monotonic
+
+
+class ClusterAgent:
+    """One agent for one node of a cluster. `run` returns after `stop`."""
+
+    def __init__(self, settings: Settings, defaults: Spec, ties: Ties) -> None:
+        self._ties = ties
+        self._told: dict[str, Problem | None] = {}
+        root, node = settings.host_root, settings.node_name
+        self.pods = PodStore(self._wake, ties.clock)
+        self.plan = PlanResource(node, pods_listed=lambda: self.pods.listed, changed=self._wake, clock=ties.clock)
+        self.api = Api(ties.access, ties.count)
+        self.publisher = Publisher(
+            self.api, self.plan, self.pods.uid, interval=settings.status_interval, backoffs=ties.backoffs
+        )
+        self.watches = (
+            self._watch(Subject("", "v1", "pods", f"spec.nodeName={node}"), self.pods),
+            self._watch(Subject(GROUP, VERSION, PLURAL, f"metadata.name={node}"), self.plan),
+        )
+        self._pod_resources: PodResourcesPoll | None = None
+        selection = PodSelection(self.pods, settings.pod_selection, settings.namespaces, settings.exclude_namespaces)
+        observer = Observer(
+            root,
+            architecture=settings.architecture,
+            chooses=selection.choose,
+            pods=self.pods.pods,
+            kubelet=lambda: self._kubelet(root),
+        )
+        self.agent = Agent(
+            Parts(
+                node=node,
+                observer=observer,
+                npu_smi=ties.npu_smi,
+                actor=Actor(root / "proc", ties.host),
+                defaults=defaults,
+                state=self.plan,
+                problems=self._problems,
+                tell=self.publisher.tell,
+                turned=ties.turned,
+                journal=ties.journal,
+                boot_id=boot_id(root),
+                sweep_seconds=settings.sweep_interval,
+                clock=ties.clock,
+                force_dry_run=ties.dry_run,
+            )
+        )
+
+    def run(self) -> None:
+        """Until `stop`. Nothing here waits for the API server: without one, what is bound is kept."""
+        for watch in self.watches:
+            watch.start()
+        self.publisher.start()
+        try:
+            self.agent.run()
+        finally:
+            self.publisher.stop()
+            for watch in self.watches:
+                watch.stop()
+            if self._pod_resources is not None:
+                self._pod_resources.stop()
+
+    def stop(self) -> None:
+        """Ends `run` after the pass under way. Safe from any thread and from a signal handler."""
+        self.agent.stop()
+
+    def _watch(self, subject: Subject, mirror: PodStore | PlanResource) -> Watch:
+        return Watch(
+            subject,
+            self._ties.access,
+            listed=mirror.replace,
+            event=mirror.apply,
+            count=self._ties.count,
+            backoffs=self._ties.backoffs,
+        )
+
+    def _wake(self) -> None:
+        self.agent.wake()
+
+    def _kubelet(self, root: Path) -> KubeletState:
+        """kubelet's own records. Its socket is asked only where the CPU manager gives CPUs to containers: elsewhere it
+        says nothing that is of use, and asking takes 20 MiB."""
+        policy, grants = read_cpu_manager_state(root)
+        if policy == "none":
+            return KubeletState(policy, grants)
+        if self._pod_resources is None:
+            self._pod_resources = PodResourcesPoll(root / SOCKET, self._wake)
+            # The first plan of a new start should be made of as much as the last one of the run before.
+            self._pod_resources.wait_first(FIRST_ANSWER_SECONDS)
+        resources, _ = self._pod_resources.current()
+        return KubeletState(policy, grants, resources)
+
+    def _problems(self) -> list[Problem]:
+        """For the plan: what is missing and can be told there. The rest is for the log alone."""
+        self.pods.forget()
+        pods, plan = self.watches
+        told = [
+            self.publisher.outdated(),
+            self._pod_resources.current()[1] if self._pod_resources else None,
+            *self._ties.problems(),
+        ]
+        if (problem := pods.problem()) is not None:
+            if problem.reason is not Reason.API_UNREACHABLE and not self.pods.listed:
+                problem = replace(problem, reason=Reason.PODS_UNKNOWN)
+            told.append(problem if problem.reason is not Reason.API_UNREACHABLE else None)
+        for about, found in (("pods", pods.problem()), ("plan", plan.problem()), ("writes", self.publisher.problem)):
+            self._log(about, found)
+        return [problem for problem in told if problem is not None]
+
+    def _log(self, about: str, problem: Problem | None) -> None:
+        """Says a problem with the API server when it comes, changes, and goes."""
+        before = self._told.get(about)
+        if problem == before:
+            return
+        self._told[about] = problem
+        if problem is not None:
+            log.warning("%s: %s; what is bound stays and is kept", about, problem)
+        elif before is not None:
+            log.info("%s: the API server answers again", about)
