@@ -129,6 +129,8 @@ class _Reader:
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """An unsigned number of 64 bits, and where it ends."""
+    if at < len(data) and data[at] < 0x80:  # as most are
+        return data[at], at + 1
     value = 0
     for k, byte in enumerate(data[at : at + _VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * k
