@@ -22,6 +22,7 @@ _COMMANDS = {
     "plan": "agent.cli.look",
     "explain": "agent.cli.look",
     "verify": "agent.cli.look",
+    "doctor": "agent.cli.doctor",
     "capture": "agent.cli.capture",
     "demo": "agent.cli.demo",
 }
@@ -65,7 +66,9 @@ def cli(ctx: click.Context) -> None:
     cpubind plan                     the plan of this node
     cpubind explain npu:3            why these CPUs (or a pid, or a pod)
     cpubind verify                   are the threads where they belong?
+    cpubind run                      the agent, in a pod of the Helm chart
     cpubind run --standalone         bind every NPU worker of this host, and keep it bound
+    cpubind doctor                   is everything there that the agent needs?
     cpubind capture -o node.tar.gz   a support bundle
 
     Every flag can be set by the environment, too: --npu-smi is CPUBIND_NPU_SMI. A flag counts more.

@@ -84,6 +84,11 @@ class VirtualPod:
         }
 
 
+def config_hash(namespace: str, name: str) -> str:
+    """What kubelet calls a static pod: 32 hex digits, in its cgroup and as an annotation of its mirror."""
+    return hashlib.md5(f"{namespace}/{name}".encode(), usedforsecurity=False).hexdigest()
+
+
 class FakeKubelet:
     """Pods on a virtual node: systemd cgroup driver, containerd, CPU manager policy ``static``."""
 
@@ -112,16 +117,21 @@ class FakeKubelet:
         containers: Sequence[str] = ("vllm",),
         own_cpus: CpuSet = EMPTY,
         annotations: Mapping[str, str] = OPT_IN,
+        uid: str = "",
+        static: bool = False,
     ) -> VirtualPod:
-        """Runs a pod. With `own_cpus` it is Guaranteed, and its first container gets those CPUs alone.
+        """Runs a pod. `uid` is what an API server gave it, where there is one; the cgroup of a `static` one carries the
+        hash of its configuration instead.
 
-        As kubelet does then, every other container's cpuset is rewritten without them.
+        With `own_cpus` it is Guaranteed, and its first container gets those CPUs alone. As kubelet does then, every
+        other container's cpuset is rewritten without them.
         """
-        uid = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{namespace}/{name}/{len(self.pods)}"))
+        uid = uid or str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{namespace}/{name}/{len(self.pods)}"))
+        in_cgroup = config_hash(namespace, name) if static else uid.replace("-", "_")
         qos = "Guaranteed" if own_cpus else qos
         level = "" if qos == "Guaranteed" else f"-{qos.lower()}"
         parent = "/kubepods.slice" + (f"/kubepods{level}.slice" if level else "")
-        slice_ = f"{parent}/kubepods{level}-pod{uid.replace('-', '_')}.slice"
+        slice_ = f"{parent}/kubepods{level}-pod{in_cgroup}.slice"
         made = []
         for k, container in enumerate(containers):
             id_ = hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()

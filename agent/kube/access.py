@@ -9,6 +9,11 @@ from pathlib import Path
 from agent.model.reason import Reason, Refused, printable
 
 
+def in_pod() -> bool:
+    """Whether this process runs in a pod: kubelet names the API server to each."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """An API server and who we are to it.

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING = 200
 """Happenings that wait for the API server; the oldest are dropped."""
+SOON_SECONDS = 0.3
 MAX_UNKNOWN = 40
 RETRY_SCHEMA_SECONDS = 600.0
 LAST_SECONDS = 2.0
@@ -137,7 +138,8 @@ class Publisher:
         if not known or wanted is None:
             return later
         if present is None:
-            present = self._create(wanted)
+            self._create(wanted)
+            return now + SOON_SECONDS  # the agent is about to report on the generation that it has now
         status = wanted.get("status", {})
         if self._unknown and now - self._unknown_since > RETRY_SCHEMA_SECONDS:
             self._unknown_since = now
@@ -155,7 +157,7 @@ class Publisher:
         self._next_write = now + self._interval
         return later
 
-    def _create(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _create(self, wanted: Mapping[str, Any]) -> None:
         node = self._api.node(self._plan.node)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._plan.node, "uid": node["metadata"]["uid"]}
         body = {
@@ -171,7 +173,6 @@ class Publisher:
         made = self._api.create_plan(body)
         log.info("made the plan %s", self._plan.node)
         self._plan.apply("MODIFIED", made)
-        return made
 
     def _apply(self, status: Mapping[str, Any], without: frozenset[Path]) -> bool:
         """Applies a status; False where the schema does not have a field of it, which is left out from now on."""
