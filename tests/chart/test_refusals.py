@@ -1,0 +1,120 @@
+"""Values that cannot work end the rendering with one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chart.helm import Helm, need_helm
+
+need_helm()
+
+SENTENCES: list[tuple[dict[str, Any], str]] = [
+    ({"reservedCpus": "0,5-3"}, "reservedCpus: the range 5-3 runs backwards"),
+    ({"reservedCpus": "0-4096"}, "reservedCpus: CPU 4096 is beyond 4095"),
+    (
+        {"namespaces": ["prod", "test"], "excludeNamespaces": ["test"]},
+        "test is in both namespaces and excludeNamespaces: no pod of it could be bound",
+    ),
+    (
+        {"health": {"port": 9486}},
+        "health.port and metrics.port are both 9486: each needs a port of its own",
+    ),
+    (
+        {"serviceAccount": {"create": False}},
+        "serviceAccount.create is false: name the account to use in serviceAccount.name",
+    ),
+    (
+        {"securityContext": {"privileged": False}},
+        (
+            "securityContext.privileged is false and capabilities.add lacks SYS_NICE: "
+            "the agent could move no thread of another user"
+        ),
+    ),
+    (
+        {"securityContext": {"allowPrivilegeEscalation": False}},
+        "securityContext: privileged true and allowPrivilegeEscalation false exclude each other",
+    ),
+    (
+        {"securityContext": {"runAsUser": 1000}},
+        "securityContext.runAsUser is 1000: threads of other users and /proc/irq can be written by user 0 alone",
+    ),
+    (
+        {"securityContext": {"runAsNonRoot": True}},
+        "securityContext.runAsNonRoot is true: threads of other users and /proc/irq can be written by user 0 alone",
+    ),
+    (
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}},
+        (
+            "updateStrategy.rollingUpdate.maxSurge must be 0: of two agents on a node the second waits for the lock of "
+            "the first, so that neither would go on"
+        ),
+    ),
+    (
+        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "0%"}}},
+        (
+            "updateStrategy.rollingUpdate.maxUnavailable must be above 0: "
+            "an agent is replaced by stopping the old one first"
+        ),
+    ),
+    (
+        {"driver": {"path": "/usr/local"}},
+        "driver: the node's /usr/local would hide the image's own: name the driver's folder in it",
+    ),
+    (
+        {"driver": {"extraPaths": ["/etc"]}},
+        "driver: the node's /etc would hide the image's own: name the driver's folder in it",
+    ),
+    ({"driver": {"extraPaths": ["/opt/a", "/opt/a"]}}, "/opt/a is mounted twice"),
+    ({"driver": {"path": "/usr/../etc"}}, "path /usr/../etc: write it as /etc"),
+    ({"npuSmi": {"path": "/opt/../npu-smi"}}, "path /opt/../npu-smi: write it as /npu-smi"),
+    ({"npuSmi": {"path": "/proc/npu-smi"}}, "/host/proc is mounted twice"),
+    ({"kubelet": {"rootDir": "/var//lib"}}, "path /var//lib: write it as /var/lib"),
+    (
+        {"extraEnv": [{"name": "CPUBIND_LOG_LEVEL", "value": "debug"}]},
+        "extraEnv: CPUBIND_LOG_LEVEL is set by the chart already",
+    ),
+    (
+        {"extraEnv": [{"name": "CPUBIND_NODE_NAME", "value": "n"}]},
+        "extraEnv: CPUBIND_NODE_NAME is set by the chart already",
+    ),
+    (
+        {"podLabels": {"app.kubernetes.io/instance": "x"}},
+        "podLabels: by app.kubernetes.io/instance the DaemonSet finds its pods, so that it is not yours to set",
+    ),
+    ({"extraVolumes": [{"name": "proc", "emptyDir": {}}]}, "extraVolumes: the chart has a volume called proc already"),
+    (
+        {"extraVolumeMounts": [{"name": "a", "mountPath": "/tmp"}]},
+        "extraVolumeMounts: the chart mounts something at /tmp already",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), SENTENCES, ids=lambda item: str(item)[:60])
+def test_a_combination_that_cannot_work_is_refused_with_a_sentence(
+    helm: Helm, values: dict[str, Any], sentence: str
+) -> None:
+    assert helm.refusal(values) == sentence
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("deviceType=950", "'/deviceType'"),
+        ("reservedCpus=3", "'/reservedCpus'"),
+        ("podSelection=All", "'/podSelection'"),
+        ("mode=enforce", "'/mode'"),
+        ("npuSmi.path=npu-smi", "'/npuSmi/path'"),
+        ("image.digest=sha256:12", "'/image/digest'"),
+        ("namespaces={Prod}", "'/namespaces/0'"),
+        ("hostPid=true", "'hostPid'"),
+    ],
+)
+def test_a_value_that_is_not_of_its_form_is_refused_by_its_name(helm: Helm, typed: str, named: str) -> None:
+    assert named in helm.refusal(None, typed)
+
+
+def test_an_older_cluster_than_1_20_is_refused(helm: Helm) -> None:
+    with pytest.raises(Exception, match=r"1\.20\.0-0"):
+        helm.render(kubernetes="1.19.16")
