@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from agent.cli.doctor import RIGHTS
 from tests.chart.crd import SOURCE, definition
 from tests.chart.helm import Helm, Rendered, need_helm
 
@@ -42,6 +43,15 @@ def test_the_agent_may_do_what_the_design_lists_and_nothing_else(plain: Rendered
     assert binding["roleRef"]["name"] == "cpubind"
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "cpubind", "namespace": "npu-system"}]
     assert plain.kinds("Role") == plain.kinds("RoleBinding") == []
+
+
+def test_doctor_asks_for_exactly_these_rights(plain: Rendered) -> None:
+    given = {
+        (verb, group, *(resource.split("/") if "/" in resource else (resource, "")))
+        for group, resource, verbs in rules(plain.the("ClusterRole", "cpubind"))
+        for verb in verbs
+    }
+    assert given == set(RIGHTS)
 
 
 def test_people_can_be_given_the_right_to_look_and_the_right_to_set(plain: Rendered) -> None:

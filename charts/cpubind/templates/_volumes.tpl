@@ -7,7 +7,7 @@ and a mount goes on showing the old one.
 # /proc/irq is written; the container's own /proc shows it read-only.
 - {name: proc, path: /host/proc, writable: true}
 - {name: sys, path: /host/sys}
-# A mount of its own: read-only is not inherited by what is mounted below /sys.
+# A mount of its own: read-only does not reach what is mounted below /sys (nor, with cgroup v1, the controllers below this).
 - {name: cgroup, path: /host/sys/fs/cgroup}
 - {name: dev, path: /host/dev}
 - {name: state, path: /host/var/lib/cpubind, type: DirectoryOrCreate, writable: true}
