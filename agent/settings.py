@@ -35,6 +35,7 @@ class Settings(BaseSettings):
     host_root: Path = Path("/")
     npu_smi: str = "npu-smi"
     npu_smi_timeout: float = Field(10.0, gt=0, le=600)
+    npu_smi_library_path: str = ""
     node_name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=253)
     architecture: str = Field(default_factory=platform.machine, min_length=1)
     state_file: Path | None = None

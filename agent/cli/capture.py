@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from agent.cli.cluster import cluster_view
 from agent.cli.options import host_options, settings_from, source, spec_in_force
 from agent.control.journal import dump
 from agent.control.observe import Observation
@@ -40,10 +41,11 @@ def capture(target: Path, **flags: Any) -> int:
     Exit 1: npu-smi did not answer. What else there is has been written, and says why, but no plan can be made of it.
     """
     settings = settings_from(flags)
-    spec, _, _ = spec_in_force(settings, live=True)
+    view = cluster_view(settings)
+    spec, _, _ = spec_in_force(settings, live=True, view=view)
     if _exists(target):
         raise click.UsageError(f"{target} exists already: name a new file or folder")
-    with source(settings, None) as origin:
+    with source(settings, None, view=view) as origin:
         click.echo("looking at the node", err=True)
         found = survey(origin.observer, origin.npu_smi, spec, node=origin.node, journal=origin.journal)
         chips = [(npu.card, npu.chip) for npu in found.decision.inp.inventory.npus] if found.decision else []
@@ -56,6 +58,7 @@ def capture(target: Path, **flags: Any) -> int:
             pids=_pids(found.seen),
             chips=chips,
             journal=dump(origin.journal),
+            pods=origin.pods,
             progress=lambda line: click.echo(line, err=True),
         )
     parts = (_number(summary.files, "file"), _size(summary.size), _number(summary.processes, "process", "processes"))

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import click
 
-from agent.cli.options import host_options, settings_from
+from agent.cli.options import host_options, npu_smi_of, settings_from
 from agent.cli.run import check_kernel
 from agent.model.reason import Problem, Refused, printable
 from agent.node.devices import has_npu, read_davinci
-from agent.node.npu_smi.command import NpuSmiCommand
 from agent.node.npu_smi.inventory import read_inventory
 from agent.node.sysfs import read_topology
 from agent.planning.plan import needs_affinity
@@ -90,7 +89,7 @@ def _host(settings: Settings) -> Iterator[Check]:
         yield Check("NPUs", "ok", f"{len(read_davinci(root))} device files")
     else:
         yield Check("NPUs", "warn", "no /dev/davinciN and no PCI function 19e5 of class 1200")
-    npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
+    npu_smi = npu_smi_of(settings)
     try:
         spec = settings.spec()
         reading = read_inventory(

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from agent.cli.cluster import cluster_view
 from agent.cli.options import (
     Source,
     host_options,
@@ -60,8 +61,9 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     cpubind plan --snapshot node.tar.gz -o json   a node that somebody captured
     """
     settings = settings_from(flags)
-    spec, raw, unread = spec_in_force(settings, live=snapshot is None)
-    with source(settings, snapshot, chooser(selects)) as origin:
+    view = None if snapshot else cluster_view(settings)
+    spec, raw, unread = spec_in_force(settings, live=snapshot is None, view=view)
+    with source(settings, snapshot, chooser(selects), view) as origin:
         found = _look(origin, spec, unread)
     document = found.document(now=_now(), spec=raw)
     if output == "json":
@@ -93,8 +95,9 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
     if kind == "npu" and not (number.isascii() and number.isdigit()):
         raise click.UsageError(f"{printable(subject, 60)!r} is no NPU: npu:0, npu:1, …")
     settings = settings_from(flags)
-    spec, _, unread = spec_in_force(settings, live=snapshot is None)
-    with source(settings, snapshot, chooser(selects)) as origin:
+    view = None if snapshot else cluster_view(settings)
+    spec, _, unread = spec_in_force(settings, live=snapshot is None, view=view)
+    with source(settings, snapshot, chooser(selects), view) as origin:
         found = _look(origin, spec, unread)
     decision = found.decision
     if decision is None:
@@ -129,8 +132,9 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
     themselves to a part of the main CPUs count as in place.
     """
     settings = settings_from(flags)
-    spec, _, unread = spec_in_force(settings, live=snapshot is None)
-    with source(settings, snapshot, chooser(selects)) as origin:
+    view = None if snapshot else cluster_view(settings)
+    spec, _, unread = spec_in_force(settings, live=snapshot is None, view=view)
+    with source(settings, snapshot, chooser(selects), view) as origin:
         found = _look(origin, spec, unread)
         if found.decision is None or found.seen is None:
             return _verdict(found)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from agent.cli.cluster import View
 from agent.control.journal import MAX_BYTES, Journal, parse
 from agent.control.observe import Candidate, Choice, Chooser, Observer, everything
 from agent.control.statefile import StateFile
@@ -47,6 +48,9 @@ host_options = _all(
         click.option("--host-root", metavar="DIR", help="Root folder of the host: / or where a container mounts it."),
         click.option("--npu-smi", metavar="PATH", help="npu-smi to run. Default: npu-smi on the PATH."),
         click.option("--npu-smi-timeout", type=float, metavar="SECONDS", help="Limit for one query. Default: 10."),
+        click.option(
+            "--npu-smi-library-path", metavar="PATHS", help="LD_LIBRARY_PATH for npu-smi, where it needs the driver's."
+        ),
         click.option("--node-name", metavar="NAME", help="Name of the plan. Default: the host's name."),
         click.option("--architecture", metavar="NAME", help="As `uname -m` prints it. Default: this machine's."),
     ]
@@ -118,17 +122,25 @@ def settings_from(flags: dict[str, Any]) -> Settings:
     return settings
 
 
-def spec_in_force(settings: Settings, *, live: bool) -> tuple[Spec, dict[str, Any], tuple[Problem, ...]]:
-    """The spec for a look, `spec` as people wrote it, and why the state file could not be used.
+def npu_smi_of(settings: Settings) -> NpuSmiCommand:
+    """npu-smi as the settings say."""
+    return NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout, library_path=settings.npu_smi_library_path)
 
-    On a live host the agent follows `spec` in its state file, so that a look does, too; flags ask "what if" on top.
+
+def spec_in_force(
+    settings: Settings, *, live: bool, view: View | None = None
+) -> tuple[Spec, dict[str, Any], tuple[Problem, ...]]:
+    """The spec for a look, `spec` as people wrote it, and why the state file or the plan could not be used.
+
+    On a live host the agent follows `spec` in its state file, in a cluster that of its plan, so that a look does, too;
+    flags ask "what if" on top.
     """
     environment = settings.spec(only=set(Settings.model_fields) - settings.flags)
     if not live:
         return settings.spec(environment), {}, ()
-    path = settings.state_file or settings.host_root / STATE
+    path = "the plan" if view else settings.state_file or settings.host_root / STATE
     try:
-        raw = StateFile(path).read().get("spec") or {}
+        raw = view.spec if view else StateFile(Path(path)).read().get("spec") or {}
         filed = parse_spec(raw, environment)
     except Refused as refused:
         problem = Problem(refused.reason, f"{path}: {refused.message}; its spec is left out here")
@@ -137,17 +149,28 @@ def spec_in_force(settings: Settings, *, live: bool) -> tuple[Spec, dict[str, An
 
 
 @contextmanager
-def source(settings: Settings, snapshot: Path | None, chooses: Chooser = everything) -> Iterator[Source]:
+def source(
+    settings: Settings, snapshot: Path | None, chooses: Chooser = everything, view: View | None = None
+) -> Iterator[Source]:
     """The host or the snapshot, for one look."""
     if snapshot is None:
         root = settings.host_root
         if not root.is_dir():
             raise Refused(Reason.TOPOLOGY_UNREADABLE, f"host root {root} is not a folder")
-        observer = Observer(root, architecture=settings.architecture, chooses=chooses, patient=False)
+        pods = view.pods if view else ()
+        observer = Observer(
+            root,
+            architecture=settings.architecture,
+            chooses=both(chooses, view.chooses) if view else chooses,
+            pods=lambda: pods,
+            patient=False,
+        )
         record, problem = _journal(root / JOURNAL if settings.journal_file is None else settings.journal_file)
-        npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
-        problems = (problem,) if problem else ()
-        yield Source(observer, npu_smi, settings.node_name, record.of_boot(boot_id(root)), problems=problems)
+        record = record.of_boot(boot_id(root))
+        observer.adopt(worker.process for worker in record.workers)
+        npu_smi = npu_smi_of(settings)
+        problems = tuple(found for found in (problem, view.problem if view else None) if found)
+        yield Source(observer, npu_smi, settings.node_name, record, pods, problems)
         return
     with open_snapshot(snapshot) as opened:
         journal, damage = _parsed(opened.journal)

@@ -15,7 +15,16 @@ from typing import Any
 import click
 
 from agent import __version__
-from agent.cli.options import JOURNAL, LOCK, STATE, host_options, select_option, settings_from, spec_options
+from agent.cli.options import (
+    JOURNAL,
+    LOCK,
+    STATE,
+    host_options,
+    npu_smi_of,
+    select_option,
+    settings_from,
+    spec_options,
+)
 from agent.cli.select import chooser
 from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
@@ -26,7 +35,7 @@ from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Spec
 from agent.node.devices import has_npu
 from agent.node.host import LinuxHost
-from agent.node.npu_smi.command import NpuSmi, NpuSmiCommand
+from agent.node.npu_smi.command import NpuSmi
 from agent.node.procfs import boot_id
 from agent.node.storage import HostLock
 from agent.settings import Settings
@@ -101,7 +110,7 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
     lock = HostLock(settings.lock_file or root / LOCK)
     if acts:
         lock.acquire(_holder(settings))
-    npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
+    npu_smi = npu_smi_of(settings)
     try:
         agent = build(settings, spec, npu_smi, dry_run=dry_run, selects=selects)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -144,7 +153,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     if (address := parse_address(settings.metrics_address)) is not None:
         servers.append(MetricsServer(address, metrics))
     lock = HostLock(settings.lock_file or settings.host_root / LOCK)
-    npu_smi = NpuSmiCommand(settings.npu_smi, settings.npu_smi_timeout)
+    npu_smi = npu_smi_of(settings)
     log.info("cpubind %s on %s, %s", __version__, settings.node_name, "dry run" if dry_run else "binding")
 
     def turned() -> None:

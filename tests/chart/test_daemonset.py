@@ -109,7 +109,7 @@ def test_the_paths_of_the_node_can_be_others(helm: Helm) -> None:
     assert hosts["/host/opt/npu/bin"] == "/opt/npu/bin"
     assert rendered.env["CPUBIND_NPU_SMI"] == "/host/opt/npu/bin/npu-smi"
     assert {hosts[path] for path in ("/opt/npu/driver", "/opt/npu/dcmi", "/opt/npu/more")} <= hosts.keys()
-    assert rendered.env["LD_LIBRARY_PATH"] == "/opt/npu/driver/lib64/driver:/opt/npu/driver/lib64/common"
+    assert rendered.env["CPUBIND_NPU_SMI_LIBRARY_PATH"] == "/opt/npu/driver/lib64/driver:/opt/npu/driver/lib64/common"
     assert hosts["/host/var/lib/kubelet"] == "/srv/kubelet", "the agent looks where kubelet usually is"
     assert hosts["/host/var/lib/kubelet/pod-resources"] == "/srv/kubelet/pod-resources"
     assert "/usr/local/Ascend/driver" not in hosts
@@ -118,7 +118,7 @@ def test_the_paths_of_the_node_can_be_others(helm: Helm) -> None:
 def test_a_node_whose_npu_smi_needs_no_driver_folder_mounts_none(helm: Helm) -> None:
     rendered = helm.render({"driver": {"path": "", "extraPaths": []}})
     assert {path for path in rendered.mounts if not path.startswith("/host/")} == {"/tmp"}
-    assert "LD_LIBRARY_PATH" not in rendered.env
+    assert "CPUBIND_NPU_SMI_LIBRARY_PATH" not in rendered.env
 
 
 def test_probes_ask_the_health_listener(helm: Helm, plain: Rendered) -> None:

@@ -12,7 +12,7 @@ from tests.chart.helm import Helm, Rendered, need_helm
 
 need_helm()
 
-OF_THE_PROCESS = {"HOME", "LD_LIBRARY_PATH"}
+OF_THE_PROCESS = {"HOME"}
 
 EVERYTHING: dict[str, Any] = {
     "mode": "DryRun",
@@ -52,7 +52,7 @@ def test_without_values_only_what_a_pod_needs_is_set(plain: Rendered) -> None:
         "CPUBIND_LOG_LEVEL": "info",
         "CPUBIND_LOG_FORMAT": "text",
         "HOME": "/tmp",
-        "LD_LIBRARY_PATH": "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/driver/lib64/common",
+        "CPUBIND_NPU_SMI_LIBRARY_PATH": "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/driver/lib64/common",
     }
 
 
@@ -62,6 +62,7 @@ def test_every_value_arrives_as_the_agent_reads_it(helm: Helm) -> None:
         "CPUBIND_NODE_NAME": "spec.nodeName",
         "CPUBIND_HOST_ROOT": "/host",
         "CPUBIND_NPU_SMI": "/host/usr/local/sbin/npu-smi",
+        "CPUBIND_NPU_SMI_LIBRARY_PATH": "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/driver/lib64/common",
         "CPUBIND_NPU_SMI_TIMEOUT": "30",
         "CPUBIND_POD_SELECTION": "AllNpuPods",
         "CPUBIND_NAMESPACES": "prod,test",

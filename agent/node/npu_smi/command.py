@@ -74,7 +74,8 @@ class NpuSmiCommand:
     """The real npu-smi.
 
     `path` is looked up in PATH unless it has a slash, `timeout` is seconds for one query. Queries run one at a time: a
-    second thread waits for the first. `spawn` starts the child; tests put a fake there.
+    second thread waits for the first. `library_path` is LD_LIBRARY_PATH for it, as the dynamic linker takes it.
+    `spawn` starts the child; tests put a fake there.
     """
 
     def __init__(
@@ -82,10 +83,12 @@ class NpuSmiCommand:
         path: str = "npu-smi",
         timeout: float = 10.0,
         *,
+        library_path: str = "",
         spawn: Callable[[Sequence[str], Mapping[str, str]], Child] | None = None,
     ) -> None:
         self._path = path
         self._timeout = timeout
+        self._library_path = library_path
         self._spawn = _Process if spawn is None else spawn
         self._lock = threading.Lock()
         self._left: Child | None = None  # killed, and perhaps still there
@@ -110,7 +113,7 @@ class NpuSmiCommand:
     def _run(self, args: tuple[str, ...]) -> str:
         deadline = time.monotonic() + self._timeout
         try:
-            child = self._spawn([self._path, *args], _environment())
+            child = self._spawn([self._path, *args], _environment(self._library_path))
         except (OSError, ValueError) as error:
             code = error.errno if isinstance(error, OSError) else errno.ENOENT
             reason = Reason.NPU_SMI_NOT_FOUND if code in _NO_PROGRAM else Reason.NPU_SMI_FAILED
@@ -216,9 +219,13 @@ def _read(pipe: int) -> bytes:
     return os.read(pipe, _CHUNK)
 
 
-def _environment() -> dict[str, str]:
-    """This process's, in the C locale: npu-smi's texts are looked for as they are in English (vllm-ascend #8251)."""
-    return {name: value for name, value in os.environ.items() if name != "LANGUAGE"} | _LOCALE
+def _environment(library_path: str) -> dict[str, str]:
+    """This process's, in the C locale: npu-smi's texts are looked for as they are in English (vllm-ascend #8251).
+
+    The driver's libraries are for npu-smi alone: among them are some that would take the place of Python's own.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "LANGUAGE"} | _LOCALE
+    return environment | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
 
 
 class RecordedNpuSmi:

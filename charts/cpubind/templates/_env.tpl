@@ -38,9 +38,9 @@ plain dollar.
   "HOME" "/tmp"
 -}}
 {{- if $v.driver.libraryPath -}}
-{{- $_ := set $settings "LD_LIBRARY_PATH" $v.driver.libraryPath -}}
+{{- $_ := set $settings "CPUBIND_NPU_SMI_LIBRARY_PATH" $v.driver.libraryPath -}}
 {{- else if $v.driver.path -}}
-{{- $_ := set $settings "LD_LIBRARY_PATH" (printf "%s/lib64/driver:%s/lib64/common" $v.driver.path $v.driver.path) -}}
+{{- $_ := set $settings "CPUBIND_NPU_SMI_LIBRARY_PATH" (printf "%s/lib64/driver:%s/lib64/common" $v.driver.path $v.driver.path) -}}
 {{- end -}}
 {{- range $name, $value := $settings -}}
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}

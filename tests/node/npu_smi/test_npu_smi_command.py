@@ -53,6 +53,15 @@ def test_npu_smi_is_looked_up_in_path(script: Script, monkeypatch: pytest.Monkey
     assert NpuSmiCommand().query("info") == "found\n"
 
 
+def test_the_libraries_of_the_driver_are_for_npu_smi_alone(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    command = NpuSmiCommand(
+        str(script('echo "libraries: $LD_LIBRARY_PATH"')), library_path="/driver/lib64:/driver/common"
+    )
+    assert command.query("info") == "libraries: /driver/lib64:/driver/common\n"
+    assert "LD_LIBRARY_PATH" not in os.environ
+
+
 def test_a_chinese_locale_changes_nothing(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LANG", "LC_ALL", "LC_MESSAGES", "LANGUAGE"):
         monkeypatch.setenv(name, "zh_CN.UTF-8")
