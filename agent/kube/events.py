@@ -8,7 +8,7 @@ that says the same, or lost: the plan says what is so.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,8 +19,8 @@ from agent.control.report import API_VERSION, KIND
 
 BURST = 5
 REFILL_SECONDS = 600.0
-NODE_BURST = 30
-NODE_REFILL_SECONDS = 2.0
+NODE_EVENTS = 30
+NODE_SECONDS = 60.0
 REMEMBER_SECONDS = 3000.0
 """The API server keeps an event for an hour; one that is older is posted anew."""
 MAX_REMEMBERED = 1000
@@ -95,7 +95,7 @@ class EventBook:
     node: str
     start: str
     """Tells the events of this run of the agent from those of others."""
-    _node: _Bucket = field(default_factory=lambda: _Bucket(NODE_BURST, NODE_REFILL_SECONDS, NODE_BURST, 0.0))
+    _sent: deque[float] = field(default_factory=lambda: deque(maxlen=NODE_EVENTS))
     _buckets: OrderedDict[tuple[str, str], _Bucket] = field(default_factory=OrderedDict)
     _posted: OrderedDict[tuple[str, str, str], _Posted] = field(default_factory=OrderedDict)
 
@@ -137,10 +137,11 @@ class EventBook:
         self._buckets.move_to_end(key)
         while len(self._buckets) > MAX_REMEMBERED:
             self._buckets.popitem(last=False)
-        if not (bucket.has(now) and self._node.has(now)):
+        busy = len(self._sent) == NODE_EVENTS and now - self._sent[0] < NODE_SECONDS
+        if busy or not bucket.has(now):
             return False
         bucket.tokens -= 1
-        self._node.tokens -= 1
+        self._sent.append(now)
         return True
 
     def _body(self, name: str, happening: Happening, subject: Subject, now: float) -> dict[str, Any]:
