@@ -56,9 +56,9 @@ def of(identity: CgroupIdentity, pod: Pod | None = None, container: str = "") ->
 
 
 def test_before_the_first_list_nothing_is_known(mirror: Mirror) -> None:
-    assert not mirror.store.listed
+    before = mirror.store.listed
     mirror.store.replace([])
-    assert mirror.store.listed
+    assert (before, mirror.store.listed) == (False, True)
     assert mirror.woken == 1
 
 
