@@ -8,9 +8,9 @@ from pathlib import Path
 
 from agent.control.journal import BoundWorker
 from agent.control.observe import Observation
-from agent.model.cpuset import CpuSet
+from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import WorkerOutcome
-from agent.model.plan import Plan, Roles, WorkerPlan
+from agent.model.plan import Allotment, Plan, Roles, WorkerPlan
 from agent.model.reason import Problem, Reason
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
@@ -27,6 +27,10 @@ class _Binding:
     complete: bool = False
     """A first binding has been through, as far as the kernel let it: from then on a main thread that narrowed itself is
     left alone."""
+    released: bool = False
+    """It was taken back, as far as that went, and that was told."""
+    undone: bool = False
+    """It was taken back whole: another pass has to find whatever was forked meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,27 @@ class ActResult:
     """Workers that are not to be bound any more -> threads of theirs and of their descendants given back."""
     returned: dict[ProcessId, int] = field(default_factory=dict)
     """Workers -> threads of their descendants taken off CPUs that are set apart."""
+    stuck: dict[ProcessId, Problem] = field(default_factory=dict)
+    """Workers that are still bound, and should not be -> why."""
     withheld: int = 0
     """Writes that a dry run would have made."""
     replan: bool = False
-    """A cpuset changed under the plan: look and plan again at once."""
+    """Look and plan again at once: a cpuset changed under the plan, or something was undone."""
+
+    def after(self, earlier: ActResult) -> ActResult:
+        """What this pass and an earlier one did together."""
+        drift = {process: outcome.drift for process, outcome in earlier.outcomes.items()}
+        return replace(
+            self,
+            outcomes={p: replace(o, drift=(*drift.get(p, ()), *o.drift)) for p, o in self.outcomes.items()},
+            released=_summed(earlier.released, self.released),
+            undone=_summed(earlier.undone, self.undone),
+            returned=_summed(earlier.returned, self.returned),
+        )
+
+
+def _summed(one: Mapping[ProcessId, int], other: Mapping[ProcessId, int]) -> dict[ProcessId, int]:
+    return {process: one.get(process, 0) + other.get(process, 0) for process in (*one, *other)}
 
 
 class Actor:
@@ -61,9 +82,9 @@ class Actor:
             self._bindings[worker.process] = _Binding(worker.roles, worker.pool, complete=True)
 
     @property
-    def remaining(self) -> int:
+    def bindings(self) -> frozenset[ProcessId]:
         """Workers in which anything was ever done to a thread that has not been undone."""
-        return len(self._bindings)
+        return frozenset(self._bindings)
 
     def bound(self) -> list[BoundWorker]:
         """Workers whose first binding has been through."""
@@ -73,6 +94,21 @@ class Actor:
             if binding.complete
         ]
 
+    def keep(self, plan: Plan, seen: Observation) -> Plan:
+        """The plan, in which bound workers of which too little is known to plan for them keep the CPUs that they have:
+        they may own them without anybody having said so yet. Where a cpuset has lost some of these, the plan stands."""
+        pools = {npu.id: npu.allotment.pool for npu in plan.npus}
+        workers = []
+        for entry in plan.workers:
+            process = entry.worker.process
+            binding = self._bindings.get(process) if process in seen.unknown else None
+            known = binding is None or binding.roles == entry.allotment.roles
+            if binding is not None and not known and binding.pool <= seen.cpusets.get(process, EMPTY):
+                shared = [pools.get(npu) for npu in entry.worker.npus] == [binding.pool]
+                entry = replace(entry, allotment=Allotment(binding.pool, binding.roles), own=not shared)  # noqa: PLW2901
+            workers.append(entry)
+        return replace(plan, workers=tuple(workers))
+
     def act(self, plan: Plan, seen: Observation, spec: Spec) -> ActResult:
         """One pass over all workers of a plan. Writes only what is not in place."""
         if spec.mode is Mode.DISABLED:
@@ -80,46 +116,76 @@ class Actor:
         if spec.mode is Mode.DRY_RUN:
             return self._rehearse(plan, seen, spec)
         result = ActResult()
-        pids = {entry.worker.process.pid for entry in plan.workers}
+        replan = False
+        online = seen.topology.online
+        planned = {entry.worker.process for entry in plan.workers}
+        pids = {process.pid for process in planned}
         for entry in plan.workers:
             process = entry.worker.process
-            if entry.allotment.roles is None:
-                if moved := self._release(process, entry.allotment.problem, seen):
-                    result.released[process] = moved
+            roles = entry.allotment.roles
+            if roles is None:
+                # A bound worker whose plan fails goes back to its cpuset, it is not left on old masks (design 4.9).
+                problem = entry.allotment.problem
+                if process in self._bindings and not (problem and problem.reason in _PASSING):
+                    replan |= self._undo(
+                        process, online, seen.children, pids, counts=result.released, stuck=result.stuck
+                    )
                 continue
-            outcome = self._bind(entry, entry.allotment.roles, seen, spec)
+            outcome = self._bind(entry, roles, seen, spec)
             result.outcomes[process] = outcome
             if outcome.state in ("Bound", "Partial") and (
-                moved := self._return_descendants(process, entry.allotment.roles, seen, pids)
+                moved := self._return_descendants(process, roles, seen, pids)
             ):
                 result.returned[process] = moved
         for process in seen.dismissed & self._bindings.keys():
-            result.undone[process] = self._undo(process, seen.topology.online, seen.children, pids)
-        living = {entry.worker.process for entry in plan.workers} | (seen.dismissed & self._bindings.keys())
+            replan |= self._undo(process, online, seen.children, pids, counts=result.undone, stuck=result.stuck)
+        # One that is not seen on its NPU any more stays bound, for as long as it lives.
+        living = planned | {process for process in self._bindings.keys() - planned if self.binder.lives(process)}
         self._bindings = {process: kept for process, kept in self._bindings.items() if process in living}
         self.binder.retain(living)
-        changed = any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
-        return replace(result, replan=changed)
+        replan |= any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
+        return replace(result, replan=replan)
 
     def restore(self, online: CpuSet, children: Mapping[int, Sequence[int]]) -> ActResult:
-        """Undoes every binding. Those that could not be undone are still in `bound`."""
+        """Undoes every binding. Those that could not be undone, or not be proven so, are still in `bindings`."""
         result = ActResult()
+        replan = False
         for process in list(self._bindings):
-            result.undone[process] = self._undo(process, online, children, ())
-        return result
+            replan |= self._undo(process, online, children, (), counts=result.undone, stuck=result.stuck)
+        return replace(result, replan=replan)
 
     def _undo(
-        self, process: ProcessId, online: CpuSet, children: Mapping[int, Sequence[int]], exclude: Collection[int]
-    ) -> int:
-        """Gives a worker that is not to be bound any more, and what descends from it, back to its cpuset."""
-        pool = self._bindings[process].pool
+        self,
+        process: ProcessId,
+        online: CpuSet,
+        children: Mapping[int, Sequence[int]],
+        exclude: Collection[int],
+        *,
+        counts: dict[ProcessId, int],
+        stuck: dict[ProcessId, Problem],
+    ) -> bool:
+        """Gives a worker that is not to be bound any more, and what descends from it, back to its cpuset. Adds to
+        `counts` how many threads that moved, once, and to `stuck` why it is to be tried again. Whether another look
+        is wanted at once."""
+        binding = self._bindings[process]
+        moved = self.binder.release(process, pool=binding.pool, online=online)
         inherited = self.binder.release_descendants(
-            process, pool=pool, online=online, children=children, exclude=exclude
+            process, pool=binding.pool, online=online, children=children, exclude=exclude
         )
-        moved = self.binder.release(process, pool=pool, online=online)
-        if moved.problem is None and inherited.problem is None:
+        count = moved.threads + inherited.threads
+        if count and not binding.released:
+            counts[process] = count
+        again = False
+        problem = moved.problem or inherited.problem
+        if problem is not None:
+            stuck[process] = problem
+        elif binding.undone or not count:
             del self._bindings[process]
-        return moved.threads + inherited.threads
+        else:
+            again = binding.undone = True
+        # Where a pool is all that a cpuset has, threads that are free look as if they were not.
+        binding.released = True
+        return again
 
     def _bind(self, entry: WorkerPlan, roles: Roles, seen: Observation, spec: Spec) -> WorkerOutcome:
         process = entry.worker.process
@@ -128,7 +194,7 @@ class Actor:
             message = f"the cpuset of process {process.pid} cannot be read"
             return WorkerOutcome(process, "Failed", Problem(Reason.CPUSET_UNREADABLE, message))
         binding = self._bindings.get(process)
-        if binding is None or binding.roles != roles:
+        if binding is None or binding.released or binding.roles != roles:
             # New CPUs are a first binding again: what lies within the old ones would look like a thread's own choice.
             binding = self._bindings[process] = _Binding(roles, entry.allotment.pool)
         online, rules, first = seen.topology.online, spec.thread_rules, not binding.complete
@@ -145,7 +211,7 @@ class Actor:
             if roles is None or cpuset is None:
                 continue
             binding = self._bindings.get(process)
-            first = binding is None or binding.roles != roles or not binding.complete
+            first = binding is None or binding.released or binding.roles != roles or not binding.complete
             online, rules = seen.topology.online, spec.thread_rules
             outcomes[process] = self._dry_binder.bind(
                 process, roles, cpuset=cpuset, online=online, rules=rules, first=first
@@ -154,15 +220,6 @@ class Actor:
         withheld = len(self._dry_host.writes)
         self._dry_host.writes.clear()
         return ActResult(outcomes, withheld=withheld)
-
-    def _release(self, process: ProcessId, problem: Problem | None, seen: Observation) -> int:
-        """A bound worker whose plan fails goes back to its cpuset, it is not left on old masks (design 4.9)."""
-        if problem is not None and problem.reason in _PASSING:
-            return 0
-        binding = self._bindings.pop(process, None)
-        if binding is None:
-            return 0
-        return self.binder.release(process, pool=binding.pool, online=seen.topology.online).threads
 
     def _return_descendants(self, process: ProcessId, roles: Roles, seen: Observation, workers: Collection[int]) -> int:
         if not roles.apart or process.pid not in seen.children:

@@ -138,7 +138,8 @@ class Conditions:
         if report.spec.mode is not Mode.DISABLED:
             return []
         text = "nothing of what was bound is left"
-        left = Problem(Reason.PENDING, f"{report.left_bound} workers are still bound")
+        stuck = gravest(report.stuck) or Problem(Reason.PENDING, "they are undone in the next pass")
+        left = Problem(stuck.reason, f"{report.left_bound} workers are still bound: {stuck.message}")
         return [self._condition("Restored", report.left_bound == 0, left, text)]
 
     def _degraded(self, problem: Problem | None) -> dict[str, Any]:

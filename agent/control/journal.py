@@ -46,6 +46,8 @@ class Journal:
     universe: Universe = field(default_factory=Universe)
     bases: tuple[Base, ...] = ()
     workers: tuple[BoundWorker, ...] = ()
+    settled: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Key of a container that owns its CPUs -> its NPUs, where running ones had to tell them and had been still."""
     spec: Mapping[str, Any] | None = None
     """The last accepted `spec`, as people wrote it: in force until the plan can be read."""
     own: bool = False
@@ -77,6 +79,7 @@ def dump(journal: Journal) -> str:
             }
             for w in journal.workers
         ],
+        "settled": {key: sorted(npus) for key, npus in sorted(journal.settled.items())},
         "spec": None if journal.spec is None else dict(journal.spec),
         "own": journal.own,
     }
@@ -96,7 +99,8 @@ def parse(text: str) -> Journal:
             universe=Universe(boot_id, _text(document["driverVersion"]), npus),
             bases=tuple(_base_in(entry) for entry in document["bases"]),
             workers=tuple(_worker_in(entry) for entry in document["workers"]),
-            # The first release that wrote version 1 had no spec in it.
+            # The first release that wrote version 1 had none of these.
+            settled=_settled_in(document.get("settled", {})),
             spec=_spec_in(document.get("spec")),
             own=document.get("own") is True,
         )
@@ -123,14 +127,18 @@ def load(path: Path, boot_id: str) -> tuple[Journal, Problem | None]:
 
 
 def save(path: Path, journal: Journal) -> None:
-    """Writes the journal. Refused(StateNotWritten) for an OSError, and where `load` could not read what is there."""
+    """Writes the journal. Refused(StateNotWritten) for an OSError, where `load` could not read what is there, and for
+    a spec that JSON has no words for."""
     _check(path)
     try:
         _read(path, Reason.STATE_NOT_WRITTEN)
+        text = dump(journal)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, dump(journal), mode=0o600)
+        write_atomic(path, text, mode=0o600)
     except OSError as error:
         raise Refused(Reason.STATE_NOT_WRITTEN, f"{printable(str(path), 150)}: {error.strerror}") from error
+    except (TypeError, ValueError) as error:
+        raise Refused(Reason.STATE_NOT_WRITTEN, f"journal: spec: {printable(str(error), 120)}") from None
 
 
 def _check(path: Path) -> None:
@@ -200,6 +208,10 @@ def _worker_in(entry: Mapping[str, Any]) -> BoundWorker:
         pool=CpuSet.parse(entry["pool"]),
         roles=Roles(**{name: CpuSet.parse(roles[name]) for name in ("irq", "main", "acl", "release")}),
     )
+
+
+def _settled_in(value: Mapping[str, Any]) -> Mapping[str, frozenset[int]]:
+    return {_text(key): frozenset(map(_number, npus)) for key, npus in value.items()}
 
 
 def _spec_in(value: object) -> Mapping[str, Any] | None:

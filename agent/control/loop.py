@@ -19,6 +19,7 @@ from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
 from agent.control.report import Report, log_lines, resource
 from agent.control.store import PlanStore
+from agent.model.node import Inventory
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
@@ -67,15 +68,18 @@ class Agent:
         record, problem = journals.load(parts.journal, parts.boot_id) if parts.journal else (journals.Journal(), None)
         self.planner = Planner(record)
         parts.actor.adopt(record.workers)
-        parts.observer.adopt(worker.process for worker in record.workers)
+        parts.observer.adopt(parts.actor.bindings)
+        parts.observer.settling.settled = record.settled
         self.passes = 0
         self.last_act = ActResult()
+        self._unreported = ActResult()
         self._saved = record
         self._journal_problem = problem
         self._object: dict[str, Any] = {}
         self._met = False  # whether what an earlier run reported was taken up
+        self._npus: object = []  # as they were reported with the last plan
         self._spec = self._last_accepted(record)  # the last valid one
-        self.planner.accepted = self._spec
+        self.planner.accepted = self._forced(self._spec) if self._spec else None
         self._awaited: frozenset[ProcessId] | None = None
         self._next = float("inf")
         self._logged: dict[str, object] = {}
@@ -114,7 +118,8 @@ class Agent:
     def step(self) -> None:
         """One pass. Never raises for what the host does; what can't be done is in the report."""
         self.passes += 1
-        raw, spec, faults = self._read_spec()
+        raw, asked, faults = self._read_spec()
+        spec = asked
         notes = [self._journal_problem] if self._journal_problem else []
         notes.extend(self.parts.problems())
         now = self.parts.clock()
@@ -122,7 +127,8 @@ class Agent:
         self._next = float("inf") if state.due is None else state.due
         decision: Decision | None = None
         seen: Observation | None = None
-        self.last_act = ActResult()
+        checked = False
+        self.last_act, self._unreported = self._unreported, ActResult()
         if state.problem is not None:
             (faults if state.reading is None else notes).append(state.problem)
         if state.reading is not None:
@@ -134,20 +140,26 @@ class Agent:
                 except Refused as refused:
                     faults.append(refused.problem)
                     break
-                decision = self.planner.plan(inventory, seen, spec, now)
-                spec = decision.inp.spec
+                decision = self._plan(inventory, seen, asked, now)
+                spec, checked = decision.inp.spec, True
                 self._save_journal(notes)
-                self.last_act = self.parts.actor.act(decision.plan, seen, spec)
+                self.last_act = self.parts.actor.act(decision.plan, seen, spec).after(self.last_act)
+                self.parts.observer.bound = self.parts.actor.bindings
                 if not self.last_act.replan:
                     break
         if decision is not None and seen is not None:
             faults.extend(decision.faults)
             notes.extend(seen.notes)
-        elif spec.mode is Mode.DISABLED and not self.parts.force_dry_run:
-            with contextlib.suppress(Refused):  # undoing does not wait for a driver that hangs
-                self.last_act = self.parts.actor.restore(self.parts.observer.topology(now).online, {})
+        else:
+            with contextlib.suppress(Refused):  # a host that can't be read is reported where it is looked at
+                spec, unfit = self.planner.fitting(asked, self.parts.observer.topology(now))
+                checked = True
+                faults.extend(unfit)
+                self._restore_blindly(spec, now)
+        # What should not be bound and is: the plan under Disabled, else a thing beside it.
+        (faults if spec.mode is Mode.DISABLED else notes).extend(self.last_act.stuck.values())
         self.planner.bound(self.parts.actor.bound())
-        if not any(fault.reason in (Reason.INVALID_SPEC, Reason.STATE_UNREADABLE) for fault in faults):
+        if checked and not any(fault.reason in (Reason.INVALID_SPEC, Reason.STATE_UNREADABLE) for fault in faults):
             self._accept(raw)
         self._save_journal(notes)
         awaited = seen.awaited if seen is not None else None
@@ -155,18 +167,39 @@ class Agent:
             self.watch.hasten()  # somebody new, while others have been awaited for long
         self._awaited = awaited
         if state.reading is None and state.problem is None:
-            return  # npu-smi is asked for the first time: what was reported last may well still hold
+            # npu-smi is asked for the first time: what was reported last may well still hold.
+            self._unreported = self.last_act
+            return
         report = Report(
             node=self.parts.node,
             spec=spec,
             plan=decision.plan if decision else None,
             seen=seen if decision else None,
             outcomes=self.last_act.outcomes,
-            left_bound=self.parts.actor.remaining,
+            left_bound=len(self.parts.actor.bindings),
+            stuck=tuple(self.last_act.stuck.values()),
             faults=tuple(faults),
             notes=tuple(dict.fromkeys(notes)),
         )
         self._publish(report, raw)
+
+    def _plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:
+        settled = self.parts.observer.settling.settled
+        self.planner.journal = replace(self.planner.journal, settled=dict(settled))
+        provisional = self.parts.state is not None and not self.parts.state.open
+        decision = self.planner.plan(inventory, seen, spec, now, provisional=provisional)
+        return replace(decision, plan=self.parts.actor.keep(decision.plan, seen))
+
+    def _restore_blindly(self, spec: Spec, now: float) -> None:
+        """Undoing does not wait for npu-smi, and an agent that starts under Disabled begins with it."""
+        if spec.mode is not Mode.DISABLED:
+            return
+        observer, actor = self.parts.observer, self.parts.actor
+        for _ in range(REPLANS):
+            self.last_act = actor.restore(observer.topology(now).online, observer.children()).after(self.last_act)
+            if not self.last_act.replan:
+                break
+        observer.bound = actor.bindings
 
     def plan_object(self) -> dict[str, Any]:
         """The CpuBindingPlan object of the last pass; empty before the first."""
@@ -189,6 +222,7 @@ class Agent:
         self._met = True
         with contextlib.suppress(Refused):  # reported when the spec is read from it
             self._object = self.parts.state.read() or self._object
+        self._npus = _status(self._object).get("npus")
 
     def _read_spec(self) -> tuple[Mapping[str, Any], Spec, list[Problem]]:
         raw: Mapping[str, Any] = {}
@@ -209,8 +243,10 @@ class Agent:
             faults.append(refused.problem)
             raw = raw or self._object.get("spec", {})
         # Before a valid one was read nobody has asked for anything to be bound, and somebody may have asked for less.
-        spec = self._spec or replace(self.parts.defaults, mode=Mode.DRY_RUN)
-        return raw, replace(spec, mode=Mode.DRY_RUN) if self.parts.force_dry_run else spec, faults
+        return raw, self._forced(self._spec or replace(self.parts.defaults, mode=Mode.DRY_RUN)), faults
+
+    def _forced(self, spec: Spec) -> Spec:
+        return replace(spec, mode=Mode.DRY_RUN) if self.parts.force_dry_run else spec
 
     def _spec_of_nobody(self) -> Mapping[str, Any] | None:
         """What is in force without a plan. One that an agent had made comes back with its spec; while nothing is known
@@ -240,10 +276,13 @@ class Agent:
         self._meet()
         now = self._timestamp()
         generation = self.parts.state.generation if self.parts.state else 0
-        before = self._object
-        document = resource(report, spec=raw, previous=before, now=now, generation=generation)
+        # While there is no plan no worker is reported, and none of them has changed.
+        before = {"status": {**_status(self._object), "npus": self._npus}}
+        document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
         self._log(report, document)
         self._object = document
+        if report.plan is not None:
+            self._npus = document["status"]["npus"]
         if self.parts.state is None or not self.parts.state.open:
             return
         self.parts.tell(happenings(before, document, report, self.last_act))
@@ -255,10 +294,10 @@ class Agent:
 
     def _leave(self) -> None:
         """Says in the state that nobody keeps it any more."""
-        status = self._object.get("status")
-        if self.parts.state is None or not isinstance(status, dict):
+        status = _status(self._object)
+        if self.parts.state is None or not self._met or not status:
             return
-        left = status | {"conditions": stopped(status.get("conditions"), self._timestamp())}
+        left = {**status, "conditions": stopped(status.get("conditions"), self._timestamp())}
         with contextlib.suppress(Refused):
             self.parts.state.write(self._object | {"status": left})
 
@@ -313,3 +352,8 @@ class Agent:
             return False
         self._logged[key] = value
         return True
+
+
+def _status(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    status = document.get("status")
+    return status if isinstance(status, Mapping) else {}

@@ -6,13 +6,14 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
 
 from agent.control.attribution import Attributor
+from agent.control.settling import Settling
 from agent.model.cpuset import CpuSet
 from agent.model.node import Inventory, ProcessTable, Topology
 from agent.model.reason import Problem, Reason, Refused, printable
@@ -26,8 +27,6 @@ from agent.planning.attribution import Attribution, npus_of_devices
 from agent.planning.evidence import SeenContainer, find_pod, gather, with_devices
 from agent.planning.optin import invalid_annotation
 
-SETTLE_SECONDS = 10.0
-"""Running NPUs stand in for allocated ones once they have not changed for this long (design 4.1)."""
 TOPOLOGY_SECONDS = 60.0
 """Cores are read again after this long, or when the online CPUs change; everything else in every look."""
 
@@ -78,6 +77,8 @@ class Observation:
     """NPU -> processes on it that are not to be bound."""
     dismissed: frozenset[ProcessId] = frozenset()
     """Those of them whose pods say that they are not to be bound."""
+    unknown: frozenset[ProcessId] = frozenset()
+    """Workers that were bound and of whose pods nothing is known: not even whether they own their CPUs."""
     misannotated: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     """(namespace, pod) -> why what its annotations ask for can't be used."""
     places: Mapping[ProcessId, tuple[str, str, str]] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class Observation:
 
 
 class Observer:
-    """Looks at one host. Keeps only what must outlast a look: who was a worker, and how long NPUs have been settled."""
+    """Looks at one host. Keeps only what must outlast a look: whose NPU is it, and how long NPUs have been settled."""
 
     def __init__(
         self,
@@ -112,18 +113,18 @@ class Observer:
         self._chooses = chooses
         self._pods = pods
         self._kubelet = kubelet or (lambda: KubeletState(*read_cpu_manager_state(root)))
-        self._patient = patient
         self._topology: Topology | None = None
         self._topology_at = 0.0
         self._attributor = Attributor(patient=patient)
         self._identities: dict[ProcessId, CgroupIdentity] = {}
         self._identities_at = 0.0
-        self._settled: dict[str, tuple[frozenset[int], float]] = {}
-        self._chosen: frozenset[ProcessId] = frozenset()
+        self.settling = Settling(patient=patient)
+        self.bound: frozenset[ProcessId] = frozenset()
+        """The workers that are bound, for whoever acts to say: of these it stays so where nothing is known."""
 
     def adopt(self, processes: Iterable[ProcessId]) -> None:
-        """Workers of an earlier run of the agent: those of which nothing is known yet stay bound."""
-        self._chosen = self._chosen | frozenset(processes)
+        """Workers that an agent had bound before: those of which nothing is known stay so."""
+        self.bound = self.bound | frozenset(processes)
 
     def topology(self, now: float) -> Topology:
         """The CPUs of the host; `Refused` where they can't be read."""
@@ -133,6 +134,10 @@ class Observer:
         if before is None:
             self._topology_at = now
         return self._topology
+
+    def children(self) -> dict[int, tuple[int, ...]]:
+        """Pid -> pids of its children, as they are now."""
+        return _children(self._stats([]).values())
 
     def look(self, inventory: Inventory, table: ProcessTable, now: float, *, table_age: float = 0.0) -> Observation:
         """One look at the host, with what npu-smi said `table_age` seconds ago. `now` is monotonic, in seconds."""
@@ -153,11 +158,14 @@ class Observer:
         candidates = [self._candidate(stats[pid], attribution, pods, notes) for pid, attribution in found.items()]
         chosen: list[Candidate] = []
         dismissed: list[Candidate] = []
+        unknown: set[ProcessId] = set()
         strangers: dict[int, tuple[Candidate, ...]] = {}
         for candidate in candidates:
             choice = self._chooses(candidate)
-            if choice is Choice.BIND or (choice is Choice.KEEP and candidate.process in self._chosen):
+            if choice is Choice.BIND or (choice is Choice.KEEP and candidate.process in self.bound):
                 chosen.append(candidate)
+                if choice is Choice.KEEP and candidate.pod is None:
+                    unknown.add(candidate.process)
                 continue
             if choice is Choice.RELEASE:
                 dismissed.append(candidate)
@@ -174,16 +182,19 @@ class Observer:
             for container in gather(seen, pods, kubelet, inventory, topology.online)
             if container.owned is not None or container.key in members
         ]
-        settled = self._settle(containers, candidates, chosen, now)
-        self._chosen = frozenset(c.process for c in chosen)
+        running: dict[str, frozenset[int]] = {}
+        for candidate in candidates:
+            key = candidate.identity.key
+            running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
         return Observation(
             topology=topology,
             workers=tuple(
                 Worker(c.process, c.attribution.npus, c.identity.key, c.name, c.attribution.residual) for c in chosen
             ),
-            containers=settled,
+            containers=self.settling.mark(containers, running, {c.identity.key for c in chosen}, now),
             strangers=strangers,
             dismissed=frozenset(c.process for c in dismissed),
+            unknown=frozenset(unknown),
             misannotated={
                 (pod.namespace, pod.name): problem for pod in pods if (problem := invalid_annotation(pod)) is not None
             },
@@ -347,37 +358,6 @@ class Observer:
         except Refused as refused:
             notes.append(refused.problem)
             return None
-
-    def _settle(
-        self,
-        containers: Iterable[Container],
-        candidates: Iterable[Candidate],
-        chosen: Collection[Candidate],
-        now: float,
-    ) -> tuple[Container, ...]:
-        """Marks owners of CPUs whose NPUs are only known from what runs, until that has been still for a while."""
-        running: dict[str, frozenset[int]] = {}
-        for candidate in candidates:
-            key = candidate.identity.key
-            running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
-        ours = {candidate.identity.key for candidate in chosen}
-        # Where everybody was bound by an earlier run of the agent, it had waited for that.
-        young = {c.identity.key for c in candidates if c.process not in self._chosen}
-        settled = {}
-        result = []
-        for container in containers:
-            npus = running.get(container.key)
-            if container.owned is None or container.npus is not None or npus is None:
-                result.append(container)
-                continue
-            start = now if container.key in young else now - SETTLE_SECONDS
-            before, since = self._settled.get(container.key, (npus, start))
-            settled[container.key] = (npus, since if npus == before else now)
-            still = not self._patient or now - settled[container.key][1] >= SETTLE_SECONDS
-            # Of a container that is not to be bound the plan has no workers to tell its NPUs by.
-            result.append(replace(container, settled=still, npus=None if container.key in ours else npus))
-        self._settled = settled
-        return tuple(result)
 
 
 def _children(stats: Iterable[ProcessStat]) -> dict[int, tuple[int, ...]]:

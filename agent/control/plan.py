@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from agent.control.journal import BoundWorker, Journal
 from agent.control.observe import Observation
 from agent.model.cpuset import EMPTY
-from agent.model.node import Inventory
+from agent.model.node import Inventory, Topology
 from agent.model.plan import Plan, PlanInput
 from agent.model.reason import Problem
 from agent.model.spec import Mode, Spec
@@ -46,16 +46,22 @@ class Planner:
         self.journal = replace(self.journal, universe=universe)
         return inventory
 
-    def plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:
-        """The plan in force. A spec that does not fit the node leaves the last one that did in force; before there was
-        one the plan is shown without what does not fit, and nothing is bound."""
-        faults: tuple[Problem, ...] = ()
-        if problem := check_spec(spec, seen.topology):
-            faults = (problem,)
-            spec = self.accepted or replace(spec, mode=Mode.DRY_RUN, reserved_cpus=EMPTY)
-        else:
-            self.accepted = spec
+    def fitting(self, spec: Spec, topology: Topology) -> tuple[Spec, tuple[Problem, ...]]:
+        """The spec in force, and why it is another one. One that does not fit the node leaves the last one that did in
+        force; before there was one the plan is shown without what does not fit, and nothing is bound."""
+        if problem := check_spec(spec, topology):
+            return self.accepted or replace(spec, mode=Mode.DRY_RUN, reserved_cpus=EMPTY), (problem,)
+        self.accepted = spec
+        return spec, ()
+
+    def plan(
+        self, inventory: Inventory, seen: Observation, spec: Spec, now: float, *, provisional: bool = False
+    ) -> Decision:
+        """The plan in force. `provisional`: more will be known soon, so that no new base is taken for good."""
+        spec, faults = self.fitting(spec, seen.topology)
         inp = PlanInput(seen.topology, inventory, seen.containers, seen.workers, self.journal.bases, spec)
+        if provisional:
+            return Decision(inp, make_plan(inp), faults)
         cutting = replace(inp, bases=()) if self.keeper.outdated(inp, now) else inp
         if self._last is None or self._last.inp != cutting:
             plan = make_plan(cutting)

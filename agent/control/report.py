@@ -38,6 +38,8 @@ class Report:
     outcomes: Mapping[ProcessId, WorkerOutcome] = field(default_factory=dict)
     left_bound: int = 0
     """Workers with bindings that have not been undone."""
+    stuck: tuple[Problem, ...] = ()
+    """Why those of them that should have been undone could not be."""
     faults: tuple[Problem, ...] = ()
     """Why there is no plan, or why the one in force is not what spec and host ask for."""
     notes: tuple[Problem, ...] = ()

@@ -151,8 +151,8 @@ class ThreadBinder:
         exclude: Collection[int] = (),
     ) -> Moved:
         """`release` for the descendants of a worker, which began with its masks. `children` and `exclude` are as for
-        `return_descendants`, and so is who counts as one. To be called before `release` forgets the worker, while it
-        lives. Raises nothing."""
+        `return_descendants`, and so is who counts as one. Those that begin before the worker itself is released begin
+        with its old masks, so that it is to be released first. Raises nothing."""
         return self._descend(worker, children, exclude, within=pool, to=EVERY_CPU, online=online)
 
     def _descend(
@@ -165,9 +165,14 @@ class ThreadBinder:
         to: CpuSet,
         online: CpuSet,
     ) -> Moved:
+        try:
+            if not self._alive(worker):
+                return Moved()
+        except Refused as refused:
+            return Moved(0, refused.problem)
         moved, problem = 0, None
         seen = {worker.pid, *exclude}
-        families = deque([worker] if self._lives(worker) else ())
+        families = deque([worker])
         while families:
             parent = families.popleft()
             for pid in children.get(parent.pid, ()):
@@ -189,6 +194,13 @@ class ThreadBinder:
                 problem = problem or result.problem
         return Moved(moved, problem)
 
+    def lives(self, process: ProcessId) -> bool:
+        """Whether the process is still there. One that can't be looked at is."""
+        try:
+            return self._alive(process)
+        except Refused:
+            return True
+
     def retain(self, processes: Collection[ProcessId]) -> None:
         """Drops what is remembered of every other process: which threads were in place, which can't be moved."""
         for process in self._known.keys() - set(processes):
@@ -198,11 +210,8 @@ class ThreadBinder:
         self._known.pop(process, None)
         self._fixed.pop(process, None)
 
-    def _lives(self, process: ProcessId) -> bool:
-        try:
-            tasks = TaskDir.of(self._proc, process)
-        except Refused:
-            return False
+    def _alive(self, process: ProcessId) -> bool:
+        tasks = TaskDir.of(self._proc, process)
         if tasks is None:
             return False
         tasks.close()

@@ -9,9 +9,11 @@ from typing import Any
 import yaml
 
 from agent.control.act import Actor
+from agent.control.happenings import Happening
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Chooser, Observer, everything
 from agent.control.statefile import StateFile
+from agent.control.store import PlanStore
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -29,12 +31,14 @@ class Rig:
         self.node = VirtualNode(folder / "root", profile, interrupts=False)
         self.now = 1000.0
         self.parts = parts
+        self.told: list[Happening] = []
         self.agent = self.restart()
 
     def restart(self, **parts: Any) -> Agent:
         """A new agent on this host, as after an upgrade."""
         self.parts |= parts
         chooses: Chooser = self.parts.get("chooses", everything)
+        state: PlanStore = self.parts.get("state") or StateFile(self.state_file)
         observer = Observer(
             self.node.root,
             architecture=self.parts.get("architecture", "aarch64"),
@@ -49,7 +53,8 @@ class Rig:
                 npu_smi=self.node.npu_smi,
                 actor=Actor(self.node.root / "proc", self.node.kernel),
                 defaults=self.parts.get("spec", Spec()),
-                state=StateFile(self.state_file),
+                state=state,
+                tell=self.told.extend,
                 journal=self.journal_file,
                 boot_id=boot_id(self.node.root),
                 clock=lambda: self.now,
@@ -98,6 +103,16 @@ class Rig:
     def condition(self, kind: str) -> dict[str, Any]:
         entry: dict[str, Any] = next(entry for entry in self.status["conditions"] if entry["type"] == kind)
         return entry
+
+    def ask(self, **spec: Any) -> None:
+        """People edit `spec`; the next pass sees it."""
+        self.state_file.write_text(yaml.safe_dump({"spec": spec}))
+
+    def events(self) -> list[tuple[str, str]]:
+        """Reason and pod of what was told since this was asked last."""
+        told = [(happening.reason.value, happening.pod) for happening in self.told]
+        self.told.clear()
+        return told
 
     def writes(self) -> int:
         """sched_setaffinity calls of the agent so far."""

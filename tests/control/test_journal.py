@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,9 @@ JOURNAL = Journal(
             Roles(CpuSet.parse("2-37"), CpuSet.parse("0-1"), CpuSet.parse("38"), CpuSet.parse("39")),
         ),
     ),
+    settled={"c0ffee": frozenset({0, 1}), "/user.slice": frozenset()},
+    spec={"mode": "Disabled", "threadRules": [{"prefix": "ucm_", "role": "main"}], "reservedCpus": 3},
+    own=True,
 )
 
 
@@ -40,9 +45,53 @@ def test_it_reads_back_what_was_written(tmp_path: Path) -> None:
     assert load(tmp_path / "deep/journal.json", "boot-1") == (JOURNAL, None)
 
 
-def test_nothing_of_another_boot_is_kept(tmp_path: Path) -> None:
+def test_of_another_boot_only_the_accepted_spec_is_kept(tmp_path: Path) -> None:
     save(tmp_path / "journal.json", JOURNAL)
-    assert load(tmp_path / "journal.json", "boot-2") == (Journal(boot_id="boot-2"), None)
+    kept = Journal(boot_id="boot-2", spec=JOURNAL.spec, own=True)
+    assert load(tmp_path / "journal.json", "boot-2") == (kept, None)
+    save(tmp_path / "journal.json", kept)
+    assert load(tmp_path / "journal.json", "boot-3") == (replace(kept, boot_id="boot-3"), None)
+
+
+def test_a_journal_of_the_release_that_kept_no_spec_is_read(tmp_path: Path) -> None:
+    document = json.loads(dump(JOURNAL))
+    for later in ("spec", "own", "settled"):
+        del document[later]
+    (tmp_path / "journal.json").write_text(json.dumps(document))
+    journal, problem = load(tmp_path / "journal.json", "boot-1")
+    assert problem is None
+    assert journal == replace(JOURNAL, spec=None, own=False, settled={})
+
+
+DAMAGED: dict[str, list[object]] = {
+    "spec": [[], "mode", 7, False],
+    "settled": [[], None, "x", {"a": 1}, {"a": ["0"]}, {"a": [True]}, {"a": [-1]}],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in DAMAGED for value in DAMAGED[field]])
+def test_a_journal_with_a_damaged_field_is_set_aside_whole(tmp_path: Path, field: str, value: object) -> None:
+    path = tmp_path / "journal.json"
+    path.write_text(json.dumps(json.loads(dump(JOURNAL)) | {field: value}))
+    journal, problem = load(path, "boot-1")
+    assert journal == Journal(boot_id="boot-1")
+    assert problem is not None
+    assert problem.reason is Reason.STATE_UNREADABLE
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("own", [None, "true", 1, [], False])
+def test_only_true_makes_a_plan_the_agents_own(own: object) -> None:
+    assert parse(json.dumps(json.loads(dump(JOURNAL)) | {"own": own})).own is False
+
+
+def test_a_spec_that_json_has_no_words_for_is_said(tmp_path: Path) -> None:
+    """YAML has more kinds of values than JSON."""
+    save(tmp_path / "journal.json", JOURNAL)
+    with pytest.raises(Refused, match="spec") as refused:
+        save(tmp_path / "journal.json", replace(JOURNAL, spec={"threadRules": b""}))
+    assert refused.value.reason is Reason.STATE_NOT_WRITTEN
+    assert load(tmp_path / "journal.json", "boot-1") == (JOURNAL, None)
 
 
 def test_a_journal_cut_at_any_byte_is_set_aside_and_never_half_used(tmp_path: Path) -> None:
