@@ -17,7 +17,7 @@ from agent.model.spec import Mode
 from agent.model.workload import ProcessId
 
 MAX_MESSAGE = 1000
-"""The API server takes 1,024 bytes."""
+"""Bytes. The API server takes 1,024."""
 
 Status = Mapping[str, Any]
 
@@ -116,52 +116,64 @@ _ON_PLAN = {"TopologyDiscovered": "False", "PlanValid": "False", "Degraded": "Tr
 
 
 def _of_conditions(before: Status, after: Status) -> Iterator[Happening]:
-    known = {str(c.get("type")): (c.get("status"), c.get("reason")) for c in _mappings(before.get("conditions"))}
-    told = set()
-    for condition in _mappings(after.get("conditions")):
-        kind, status, reason = str(condition.get("type")), condition.get("status"), condition.get("reason")
-        if _ON_PLAN.get(kind) != status or known.get(kind) == (status, reason) or reason in told:
-            continue
-        told.add(reason)
-        yield Happening(_reason(reason), printable(str(condition.get("message", "")), MAX_MESSAGE), True)
+    """Each reason once, and again when it comes back. One that only moves to another condition is the same news."""
+    told = {reason for reason, _ in _open(before)}
+    for reason, message in _open(after):
+        if reason not in told:
+            told.add(reason)
+            yield Happening(_reason(reason), _short(message), True)
 
 
-def _reason(value: object) -> Reason:
+def _open(status: Status) -> Iterator[tuple[str, str]]:
+    """Reason and message of the conditions that are told on the plan."""
+    for condition in _mappings(status.get("conditions")):
+        if _ON_PLAN.get(_text(condition.get("type"))) == condition.get("status"):
+            yield _text(condition.get("reason")), _text(condition.get("message"))
+
+
+def _reason(value: str) -> Reason:
     """A condition that the agent just made has one of its own."""
     return next(reason for reason in Reason if reason.value == value)
 
 
 def _workers(status: Status) -> list[_Seen]:
     """Each worker once; one on several NPUs with all of them."""
-    found: dict[tuple[Any, Any, Any], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    found: dict[tuple[int, str, str], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for npu in _mappings(status.get("npus")):
         for worker in _mappings(npu.get("workers")):
-            key = (worker.get("pid"), worker.get("namespace"), worker.get("pod"))
+            key = (_number(worker.get("pid")), _text(worker.get("namespace")), _text(worker.get("pod")))
             found.setdefault(key, []).append((npu, worker))
-    return [_seen(entries) for entries in found.values()]
+    return [_seen(*key, entries) for key, entries in found.items()]
 
 
-def _seen(entries: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> _Seen:
+def _seen(pid: int, namespace: str, pod: str, entries: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> _Seen:
     npu, worker = entries[0]
-    ids = ", ".join(str(npu.get("id")) for npu, _ in entries)
-    roles = worker.get("roles") or npu.get("roles") or {}
-    cpus = ", ".join(f"{role} {cpus}" for role, cpus in roles.items()) if isinstance(roles, Mapping) else ""
-    where = f"on NPU {ids}" + (f" ({cpus})" if cpus else "")
-    pid = worker.get("pid")
-    return _Seen(
-        pid=pid if isinstance(pid, int) else 0,
-        namespace=str(worker.get("namespace") or ""),
-        pod=str(worker.get("pod") or ""),
-        state=str(worker.get("state") or ""),
-        reason=str(worker.get("reason") or ""),
-        message=str(worker.get("message") or ""),
-        where=where,
-    )
+    state = _text(worker.get("state"))
+    where = "on NPU " + ", ".join(str(_number(npu.get("id"))) for npu, _ in entries)
+    roles = worker.get("roles") or npu.get("roles")
+    # One that could not be bound may have no CPUs though its NPU has.
+    if state in ("Bound", "Partial") and isinstance(roles, Mapping) and roles:
+        where += f" ({', '.join(f'{_text(role)} {_text(cpus)}' for role, cpus in roles.items())})"
+    return _Seen(pid, namespace, pod, state, _text(worker.get("reason")), _text(worker.get("message")), where)
 
 
 def _joined(texts: list[str]) -> str:
     count = f"{len(texts)} workers: " if len(texts) > 1 else ""
-    return printable(count + "; ".join(texts), MAX_MESSAGE)
+    return _short(count + "; ".join(texts))
+
+
+def _short(text: str) -> str:
+    line = printable(text, MAX_MESSAGE).encode()
+    return (line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 3] + "…".encode()).decode(errors="ignore")
+
+
+def _text(value: object) -> str:
+    """What was reported before may come from a file that people edit."""
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else -1
 
 
 def _status(document: Mapping[str, Any]) -> Status:
