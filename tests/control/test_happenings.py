@@ -315,7 +315,7 @@ DAMAGED = JSON | st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(before=DAMAGED.filter(lambda value: isinstance(value, dict)))
 def test_what_was_reported_before_may_be_damaged_in_any_way(before: dict[str, Any]) -> None:
     after = plan(npu(worker()), Degraded=("True", "NpuSmiHung"))
