@@ -1,0 +1,56 @@
+# The agent's image, for arm64 and amd64. Build with Docker, Podman or buildah:
+#
+#   docker build --tag cpubind:0.1.0 .
+#
+# BASE_IMAGE is any image with Python 3.11 or newer as python3, with its venv module: both stages begin with it.
+# Everything is installed from wheels, so that no stage needs a compiler.
+ARG BASE_IMAGE=python:3.11.14-slim-bookworm
+
+FROM ${BASE_IMAGE} AS build
+USER 0:0
+# An index to install from in place of PyPI.
+ARG PIP_INDEX_URL
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+RUN python3 -m venv /opt/cpubind
+WORKDIR /src
+
+# Dependencies are a layer of their own, which a change of the code does not rebuild.
+COPY pyproject.toml ./
+RUN python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+      >dependencies.txt \
+ && /opt/cpubind/bin/pip install --no-compile --only-binary :all: --requirement dependencies.txt
+
+COPY . .
+RUN /opt/cpubind/bin/pip install --no-compile --no-deps .
+
+# Of the kubernetes client's 72 MB the agent uses one API class: its asynchronous twin and the other classes, which are
+# imported when first used, can go. Should a release of it or of kopf need them after all, the imports below fail the
+# build. All else is compiled here, once: in a container with a read-only root file system every start would do it again.
+# Of the client's 850 models a handful is used: those, the imports compile.
+RUN cd /opt/cpubind/lib/python3*/site-packages \
+ && rm -rf kubernetes/aio \
+ && find kubernetes/client/api -name '*_api.py' ! -name custom_objects_api.py -delete \
+ && /opt/cpubind/bin/pip uninstall --yes --quiet setuptools pip \
+ && /opt/cpubind/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash -x 'kubernetes/client/models/' . \
+ && /opt/cpubind/bin/python -c 'import grpc, kopf; from kubernetes import client; client.CustomObjectsApi(client.ApiClient())' \
+ && /opt/cpubind/bin/cpubind --version
+
+FROM ${BASE_IMAGE}
+ARG BASE_IMAGE
+ARG VERSION=0.1.0
+ARG REVISION
+LABEL org.opencontainers.image.title="cpubind" \
+      org.opencontainers.image.description="Node agent that decides, applies and keeps CPU placement for Ascend NPU inference" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.vendor="The cpubind authors" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}"
+COPY --from=build /opt/cpubind /opt/cpubind
+ENV PATH=/opt/cpubind/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    LANG=C.UTF-8 \
+    PYTHONDONTWRITEBYTECODE=1
+# Root: it moves threads of other users' processes and writes /proc/irq. Which rights it has, the pod says.
+USER 0:0
+ENTRYPOINT ["cpubind"]
+CMD ["run"]
