@@ -47,9 +47,9 @@ class ApiServer:
         return client
 
     def gc(self) -> list[str]:
-        nodes = {node["metadata"]["uid"] for node in self.nodes.all()}
+        nodes = {node["metadata"]["uid"] for node in self.nodes.list()}
         gone = []
-        for plan in self.plans.all():
+        for plan in self.plans.list():
             owners = plan["metadata"].get("ownerReferences", ())
             if owners and not any(owner["kind"] == "Node" and owner["uid"] in nodes for owner in owners):
                 self.plans.delete(plan["metadata"]["name"])

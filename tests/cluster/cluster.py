@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import yaml
 
 from tests.cluster.client import ApiClient
-from tests.cluster.objects import Objects, Pods
+from tests.cluster.objects import PLANS, Objects, Pods
 
 Object = dict[str, Any]
 Rule = Mapping[str, Sequence[str]]
@@ -128,3 +128,9 @@ class Cluster(Protocol):
 
         A watch is in it as soon as it is answered. Requests with a token that is refused are not.
         """
+
+
+def apply_status(cluster: Cluster, name: str, status: Object, **more: Any) -> Object:
+    """Server-side apply to the status of a plan, as the agent does it and with its rights; the plan after it."""
+    body = {"apiVersion": PLANS.api_version, "kind": PLANS.kind, "metadata": {"name": name}, "status": status, **more}
+    return cluster.as_service_account().apply(PLANS.path(name, subresource="status"), body, manager=FIELD_MANAGER)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import copy
 import secrets
-import socket
 from collections.abc import Sequence
 from typing import Any
 
-from aiohttp import web
-
 from tests.cluster.background import Background, free_port
 from tests.cluster.base import ApiServer
-from tests.cluster.certificates import HOST, Certificates
+from tests.cluster.certificates import Certificates
 from tests.cluster.cluster import AGENT_RULES, NAMESPACE, USER, Request, Rule, our_crd
 from tests.cluster.fake.plans import PlanSchema
 from tests.cluster.fake.service import ADMIN, Service
 from tests.cluster.service_account import unsigned_token
+from tests.cluster.tls_server import TlsServer
 
 Object = dict[str, Any]
 
@@ -30,14 +28,13 @@ class FakeApiServer(ApiServer):
 
     def __init__(self) -> None:
         admin = secrets.token_hex(16)
-        self._certificates = Certificates()
-        super().__init__(free_port(), self._certificates.ca, admin)
+        certificates = Certificates()
+        super().__init__(free_port(), certificates.ca, admin)
         self._background = Background("fake API server")
         self._service = Service()
         self._service.users[admin] = ADMIN
         self._token = self.new_token()
-        self._runner: web.ServerRunner | None = None
-        self._server: web.Server | None = None
+        self._server = TlsServer(self._service.handle, self.port, certificates.for_server())
         self._background.call(lambda: self._service.registry.ensure_namespace(NAMESPACE))
         self.install_crd()
         self.start()
@@ -56,12 +53,10 @@ class FakeApiServer(ApiServer):
         self._service.bookmark_interval = seconds
 
     def start(self) -> None:
-        if self._runner is None:
-            self._background.run(self._listen())
+        self._background.run(self._server.start())
 
     def stop(self) -> None:
-        if self._runner is not None:
-            self._background.run(self._hang_up())
+        self._background.run(self._server.stop())
 
     def close(self) -> None:
         """Raises where this server was at fault itself."""
@@ -101,21 +96,3 @@ class FakeApiServer(ApiServer):
 
     def requests(self, since: float = 0.0) -> list[Request]:
         return self._background.call(lambda: [one for one in self._service.requests if one.time >= since])
-
-    async def _listen(self) -> None:
-        self._server = web.Server(self._service.handle, handler_cancellation=True, access_log=None)
-        self._runner = web.ServerRunner(self._server, shutdown_timeout=0.1)
-        await self._runner.setup()
-        listener = socket.create_server((HOST, self.port))
-        await web.SockSite(self._runner, listener, ssl_context=self._certificates.for_server()).start()
-
-    async def _hang_up(self) -> None:
-        assert self._runner is not None
-        assert self._server is not None
-        runner, self._runner = self._runner, None
-        for site in list(runner.sites):
-            await site.stop()
-        for connection in list(self._server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        await runner.cleanup()

@@ -9,6 +9,8 @@ from typing import Any
 from tests.cluster.client import MERGE_PATCH, ApiClient, ApiError
 
 Object = dict[str, Any]
+Listed = list[Object]
+Names = list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,13 @@ class Objects:
                 return None
             raise
 
-    def all(self, **query: str) -> list[Object]:
+    def list(self, **query: str) -> Listed:
         """Of all namespaces; `fieldSelector` and the like are given by their own names."""
-        items: list[Object] = self.client.request("GET", self.kind.path(), query=query)["items"]
+        items: Listed = self.client.request("GET", self.kind.path(), query=query)["items"]
         return items
 
-    def names(self, **query: str) -> list[str]:
-        return sorted(item["metadata"]["name"] for item in self.all(**query))
+    def names(self, **query: str) -> Names:
+        return sorted(item["metadata"]["name"] for item in self.list(**query))
 
     def version(self) -> str:
         """The resourceVersion from which to watch what comes next."""
@@ -118,7 +120,7 @@ class Objects:
 
     def clear(self) -> None:
         """Deletes all of them, at once, finalizers or not."""
-        for item in self.all():
+        for item in self.list():
             metadata = item["metadata"]
             name, namespace = metadata["name"], metadata.get("namespace", "")
             if metadata.get("finalizers"):

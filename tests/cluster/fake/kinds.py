@@ -110,6 +110,8 @@ def _pod_spec(given: Object) -> Object:
         "preemptionPolicy": "PreemptLowerPriority",
         **copy.deepcopy(given),
     }
+    if not spec.get("nodeName"):
+        spec.pop("nodeName", None)
     tolerations = spec.setdefault("tolerations", [])
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(one.get("key", key) == key for one in tolerations):

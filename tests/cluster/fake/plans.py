@@ -75,7 +75,7 @@ class PlanSchema:
             if plan.get(key) != value:
                 found.append(status.invalid_value(key, plan.get(key, ""), f"must be {value}"))
         body = _body(plan)
-        found += schema.validate(self._root, body)
+        found += dict.fromkeys(schema.validate(self._root, body))
         lenient = subresource == "status" or (old is not None and schema.duplicates(self._root, _body(old)))
         return found if lenient else found + schema.duplicates(self._root, body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tests.cluster.cluster import Rule
 from tests.cluster.fake.selectors import exact_name
@@ -16,6 +17,9 @@ DISCOVERY: Rule = {
     "verbs": ["get"],
 }
 """system:discovery, which everybody has who is known."""
+REVIEWS = "authorization.k8s.io"
+BASIC_USER: Rule = {"apiGroups": [REVIEWS], "resources": ["selfsubjectaccessreviews"], "verbs": ["create"]}
+"""The part of system:basic-user that is modelled; everybody has it who is known."""
 PUBLIC: Rule = {"nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"], "verbs": ["get"]}
 """system:public-info-viewer, which everybody has."""
 
@@ -60,6 +64,15 @@ def asked(method: str, path: str, query: Mapping[str, str]) -> Asked:
     elif not name and verb == "delete":
         verb = "deletecollection"
     return Asked(verb, path, group, version, resource, subresource, namespace, name)
+
+
+def reviewed(spec: Mapping[str, Any]) -> Asked:
+    """What an access review asks about."""
+    if path := spec.get("nonResourceAttributes"):
+        return Asked(path.get("verb", ""), path.get("path", ""))
+    what = spec.get("resourceAttributes") or {}
+    names = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
+    return Asked(path="", **{name: what.get(name, "") for name in names})
 
 
 def is_true(text: str | None) -> bool:
