@@ -27,6 +27,8 @@ class _Binding:
     complete: bool = False
     """A first binding has been through, as far as the kernel let it: from then on a main thread that narrowed itself is
     left alone."""
+    left: CpuSet = EMPTY
+    """The CPUs that it had before these, on which its descendants may still be."""
     released: bool = False
     """It was taken back, as far as that went, and that was told."""
     undone: bool = False
@@ -168,9 +170,10 @@ class Actor:
         `counts` how many threads that moved, once, and to `stuck` why it is to be tried again. Whether another look
         is wanted at once."""
         binding = self._bindings[process]
-        moved = self.binder.release(process, pool=binding.pool, online=online)
+        pool = binding.pool | binding.left
+        moved = self.binder.release(process, pool=pool, online=online)
         inherited = self.binder.release_descendants(
-            process, pool=binding.pool, online=online, children=children, exclude=exclude
+            process, pool=pool, online=online, children=children, exclude=exclude
         )
         count = moved.threads + inherited.threads
         if count and not binding.released:
@@ -196,7 +199,8 @@ class Actor:
         binding = self._bindings.get(process)
         if binding is None or binding.released or binding.roles != roles:
             # New CPUs are a first binding again: what lies within the old ones would look like a thread's own choice.
-            binding = self._bindings[process] = _Binding(roles, entry.allotment.pool)
+            left = binding.pool | binding.left if binding is not None else EMPTY
+            binding = self._bindings[process] = _Binding(roles, entry.allotment.pool, left=left)
         online, rules, first = seen.topology.online, spec.thread_rules, not binding.complete
         outcome = self.binder.bind(process, roles, cpuset=cpuset, online=online, rules=rules, first=first)
         binding.complete = binding.complete or outcome.state in ("Bound", "Partial")
@@ -222,7 +226,11 @@ class Actor:
         return ActResult(outcomes, withheld=withheld)
 
     def _return_descendants(self, process: ProcessId, roles: Roles, seen: Observation, workers: Collection[int]) -> int:
-        if not roles.apart or process.pid not in seen.children:
+        binding = self._bindings[process]
+        if process.pid not in seen.children:
+            binding.left = EMPTY
+            return 0
+        if not (roles.apart or binding.left):
             return 0
         moved = self.binder.return_descendants(
             process,
@@ -231,7 +239,10 @@ class Actor:
             online=seen.topology.online,
             children=seen.children,
             exclude=workers,
+            left=binding.left,
         )
+        if moved.problem is None:
+            binding.left = EMPTY
         return moved.threads
 
 

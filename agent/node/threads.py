@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from agent.model.cpuset import CpuSet
+from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import Misplaced, Moved, WorkerOutcome
 from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused
@@ -126,20 +126,23 @@ class ThreadBinder:
         online: CpuSet,
         children: Mapping[int, Sequence[int]],
         exclude: Collection[int] = (),
+        left: CpuSet = EMPTY,
     ) -> Moved:
-        """Puts descendants of a worker on main that inherited CPUs of its acl or release thread or of its interrupts.
+        """Puts descendants of a worker on main that inherited CPUs of its acl or release thread or of its interrupts,
+        or CPUs that it had before and has `left`.
 
         A child starts with the mask of the thread that forked it, so that is every thread whose mask ∩ `online` lies
-        within ``roles.apart``. `children` maps a pid to those of its children, as of a recent look at the process
-        table; each is believed only while it still names that parent and did not start before it. Processes in
+        within ``roles.apart`` and `left`. `children` maps a pid to those of its children, as of a recent look at the
+        process table; each is believed only while it still names that parent and did not start before it. Processes in
         `exclude`, and what descends from them, are left alone: workers have roles of their own. Raises nothing.
         """
         targets = Targets(roles, cpuset, online)
-        if not roles.apart:
+        within = roles.apart | left
+        if not within:
             return Moved()
         if not targets.main.inside:
             return Moved(0, targets.outside())
-        return self._descend(worker, children, exclude, within=roles.apart, to=roles.main, online=online)
+        return self._descend(worker, children, exclude, within=within, to=roles.main, online=online)
 
     def release_descendants(
         self,

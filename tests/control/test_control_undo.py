@@ -90,6 +90,29 @@ def test_a_child_that_is_forked_while_its_parent_is_given_back_is_found(
     assert free(*born)
 
 
+def test_children_move_with_a_worker_whose_cpus_are_cut_anew(rig: Rig) -> None:
+    worker = start(rig, 0)
+    rig.settle()
+    child = worker.fork()
+    rig.sweep(400)
+    rig.ask(reservedCpus="144-150")
+    rig.sweep()
+    grandchild = rig.node.kernel.start_process("ccec", parent=child.tid)
+    rig.sweep(11)
+    main = rig.npu(0)["roles"]["main"]
+    assert bound(rig, worker)
+    assert [str(task.mask) for task in (child, grandchild)] == [main, main]
+    # Later it is a child's own choice, on the old CPUs as on any.
+    later = worker.fork()
+    rig.node.kernel.set_by_other(later.tid, CpuSet.parse("160"))
+    rig.sweep()
+    assert str(later.mask) == "160"
+    assert worker.pod
+    annotate(rig, worker.pod, OUT)
+    rig.sweep()
+    assert free(child, grandchild)
+
+
 def test_a_pod_that_opts_in_again_is_bound_again_as_for_the_first_time(rig: Rig) -> None:
     worker = start(rig, 0)
     rig.settle()

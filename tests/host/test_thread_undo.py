@@ -164,6 +164,16 @@ def test_a_process_table_that_goes_in_circles_comes_to_an_end(binder: ThreadBind
     assert give_back(binder, worker, {worker.pid: [child, child, worker.pid], child: [worker.pid, child]}) == Moved(1)
 
 
+def test_what_was_forked_on_cpus_that_the_worker_has_left_goes_to_main(binder: ThreadBinder, worker: StandIn) -> None:
+    (child,) = worker.fork(worker.threads["acl_thread"][0])
+    assert mask(child) == {B}
+    moved = binder.return_descendants(
+        identity(worker.pid), Roles(main=ON_A), cpuset=ALL, online=ALL, children={worker.pid: [child]}, left=ON_B
+    )
+    assert moved == Moved(1)
+    assert mask(child) == {A}
+
+
 def test_where_nothing_is_set_apart_no_process_is_looked_at(
     binder: ThreadBinder, host: CountingHost, worker: StandIn
 ) -> None:
