@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,7 +20,6 @@ from agent.kube.wire import WireError, decode_pod_resources
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import PodResources
 from agent.node.files import ABSENT, refusal
-from agent.node.kubelet import parse_pod_resources
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +49,11 @@ def parse_answer(data: bytes) -> tuple[PodResources, ...]:
     Refused(KubeletStateUnreadable) when it is damaged.
     """
     try:
-        document = decode_pod_resources(data)
+        found = decode_pod_resources(data)
     except WireError as error:
         message = f"kubelet's pod-resources answer cannot be read: {error}"
         raise Refused(Reason.KUBELET_STATE_UNREADABLE, message) from None
-    resources = [
-        PodResources(one.namespace, one.pod, one.container, one.cpus, tuple(sorted(one.devices)))
-        for one in parse_pod_resources(document)
-    ]
+    resources = [replace(one, devices=tuple(sorted(one.devices))) for one in found]
     return tuple(sorted(resources, key=lambda one: (one.namespace, one.pod, one.container, one.cpus.bits, one.devices)))
 
 

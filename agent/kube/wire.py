@@ -1,4 +1,4 @@
-"""kubelet's PodResources answers, from protobuf's wire format to the document that `agent.node.kubelet` reads.
+"""kubelet's PodResources answers, read from protobuf's wire format.
 
 The messages, as of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto; what else they hold is skipped:
 
@@ -13,85 +13,100 @@ come from another process: whatever they hold, it takes bounded time and memory,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any, Final
+from functools import lru_cache
+from typing import Final
+
+from agent.model.cpuset import CpuSet
+from agent.model.workload import PodResources
+from agent.node.kubelet import RESOURCES
 
 MAX_FIELDS: Final = 1 << 19
 """In one answer, at all levels. A node of 110 pods with 64 devices has about a thousand."""
-MAX_CPU_IDS: Final = 1 << 20
-"""In one answer: 1,024 for each of a thousand containers, as old kubelets report the shared pool."""
+MAX_CPU_BYTES: Final = 2 << 20
+"""Of CPU ids in one answer: 1,024 ids for each of a thousand containers, as old kubelets report the shared pool."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BYTES: Final = 10
 _MASK64: Final = (1 << 64) - 1
-
-Document = dict[str, Any]
+_PACKED: Final = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
 
 
 class WireError(ValueError):
     """Bytes that are no such message. Its text is one line."""
 
 
-def decode_pod_resources(data: bytes) -> Document:
-    """A ListPodResourcesResponse as `agent.node.kubelet.parse_pod_resources` reads it. Raises WireError."""
-    return _Reader().answer(memoryview(data))
+def decode_pod_resources(data: bytes) -> list[PodResources]:
+    """A ListPodResourcesResponse: every container, and of its devices those of Ascend resources. Raises WireError."""
+    return list(_Reader().answer(memoryview(data)))
 
 
 class _Reader:
     """Decodes one answer, counting what it has come across.
 
     A field of another type than expected counts as unknown, of a single one that is there several times the last
-    counts: both are protobuf's rules.
+    counts: both are protobuf's rules. Fields may come in any order.
     """
 
     def __init__(self) -> None:
         self._fields_left = MAX_FIELDS
-        self._cpu_ids_left = MAX_CPU_IDS
+        self._cpu_bytes_left = MAX_CPU_BYTES
 
-    def answer(self, data: memoryview) -> Document:
-        return {"pod_resources": [self._pod(value) for number, value in self._bytes_fields(data) if number == 1]}
+    def answer(self, data: memoryview) -> Iterator[PodResources]:
+        for number, pod in self._bytes_fields(data):
+            if number == 1:
+                yield from self._pod(pod)
 
-    def _pod(self, data: memoryview) -> Document:
-        pod: Document = {"containers": []}
+    def _pod(self, data: memoryview) -> Iterator[PodResources]:
+        name = namespace = ""
+        containers = []
         for number, value in self._bytes_fields(data):
             if number == 1:
-                pod["name"] = _text(value)
+                name = _text(value)
             elif number == 2:
-                pod["namespace"] = _text(value)
+                namespace = _text(value)
             elif number == 3:
-                pod["containers"].append(self._container(value))
-        return pod
+                containers.append(value)
+        return (self._container(value, namespace, name) for value in containers)
 
-    def _container(self, data: memoryview) -> Document:
-        container: Document = {"devices": [], "cpu_ids": []}
+    def _container(self, data: memoryview, namespace: str, pod: str) -> PodResources:
+        name = ""
+        devices: list[str] = []
+        cpus: set[bytes] = set()
         for number, value in self._fields(data):
             if number == 3:
-                container["cpu_ids"] += self._int64s(value)
+                cpus |= self._cpu_ids(value)
             elif isinstance(value, int):
                 continue
             elif number == 1:
-                container["name"] = _text(value)
+                name = _text(value)
             elif number == 2:
-                container["devices"].append(self._device(value))
-        return container
+                devices += self._device_ids(value)
+        return PodResources(namespace, pod, name, _cpu_set(frozenset(cpus)), tuple(devices))
 
-    def _device(self, data: memoryview) -> Document:
-        device: Document = {"device_ids": []}
+    def _device_ids(self, data: memoryview) -> list[str]:
+        resource = ""
+        ids = []
         for number, value in self._bytes_fields(data):
             if number == 1:
-                device["resource_name"] = _text(value)
+                resource = _text(value)
             elif number == 2:
-                device["device_ids"].append(_text(value))
-        return device
+                ids.append(value)
+        return [_text(one) for one in ids] if resource.startswith(RESOURCES) else []
 
-    def _int64s(self, value: int | memoryview) -> list[int]:
-        """One occurrence of a repeated int64: a number of its own, or packed. Readers have to expect both, mixed."""
-        numbers = [value] if isinstance(value, int) else _packed(value, self._cpu_ids_left)
-        self._cpu_ids_left -= len(numbers)
-        if self._cpu_ids_left < 0:
-            raise WireError(f"more than {MAX_CPU_IDS} CPU ids")
-        return [number - (1 << 64) if number >> 63 else number for number in numbers]
+    def _cpu_ids(self, value: int | memoryview) -> set[bytes]:
+        """The numbers, each still encoded, of one occurrence of cpu_ids: packed, or one by one. Readers have to expect
+        both, and mixed."""
+        data = _encoded(value) if isinstance(value, int) else value
+        self._cpu_bytes_left -= len(data)
+        if self._cpu_bytes_left < 0:
+            raise WireError(f"more than {MAX_CPU_BYTES} bytes of CPU ids")
+        numbers = _PACKED.findall(data)
+        if sum(map(len, numbers)) != len(data):
+            raise WireError("a number does not end")
+        return set(numbers)
 
     def _bytes_fields(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
         return ((number, value) for number, value in self._fields(data) if not isinstance(value, int))
@@ -139,16 +154,23 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
     raise WireError("a number does not end")
 
 
-def _packed(data: memoryview, most: int) -> list[int]:
-    """Numbers behind each other; a few more than `most` at the most."""
-    if data and max(data) < 0x80:
-        return list(data[: most + 1])
-    found: list[int] = []
-    at = 0
-    while at < len(data) and len(found) <= most:
-        value, at = _varint(data, at)
-        found.append(value)
-    return found
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+@lru_cache(16)
+def _cpu_set(numbers: frozenset[bytes]) -> CpuSet:
+    """From encoded numbers. Kubelets before 1.21 report the whole shared pool for every container, in an order that
+    changes with each call; this and the splitting by a pattern make that five times as fast."""
+    values = (_varint(memoryview(number), 0)[0] for number in numbers)
+    try:
+        return CpuSet(value - (1 << 64) if value >> 63 else value for value in values)
+    except ValueError as error:
+        raise WireError(f"cpu_ids: {error}") from None
 
 
 def _text(data: memoryview) -> str:

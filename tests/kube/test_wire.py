@@ -54,6 +54,12 @@ def test_bytes_that_the_protobuf_library_made_are_read() -> None:
     )
 
 
+def test_bytes_that_a_kubelet_made_are_read() -> None:
+    """Of v1.20.2 with the static CPU manager on two CPUs, which reports the shared pool for shared containers, too."""
+    made = bytes.fromhex("0a200a057368656c6c120b63707562696e642d6532651a0a0a046d61696e1a020001")
+    assert parse_answer(made) == (PodResources("cpubind-e2e", "shell", "main", CpuSet({0, 1})),)
+
+
 def test_no_bytes_are_no_pods() -> None:
     assert parse_answer(b"") == ()
 
@@ -68,6 +74,12 @@ def test_the_order_in_which_kubelet_lists_things_makes_no_difference() -> None:
         shuffled.shuffle(devices)
         answers.add(parse_answer(b"".join(pods)))
     assert len(answers) == 1
+
+
+def test_devices_of_other_resources_are_left_out_wherever_their_name_stands() -> None:
+    backwards = block(2, block(2, "GPU-1") + block(1, "nvidia.com/gpu"))
+    ours = block(2, block(2, "Ascend910-3") + block(1, "huawei.com/Ascend910"))
+    assert _one(backwards, ours, device("nvidia.com/gpu", "GPU-2")).devices == ("Ascend910-3",)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +136,7 @@ def test_of_a_name_that_is_there_twice_the_last_one_counts() -> None:
         *((tag(9, kind), f"{kind} is no wire type") for kind in (3, 4, 6, 7)),
         (block(1, b"\x0a\x02\xff\xfe"), "a name is not UTF-8"),
         (pod("a", "b", container("c", block(3, b"\x80"))), "a number does not end"),
+        (pod("a", "b", container("c", block(3, b"\x81" * 10 + b"\x01"))), "a number does not end"),
         (pod("a", "b", container("c", packed(3, -1))), "-1"),
         (pod("a", "b", container("c", packed(3, 4096))), "4096"),
         (pod("a", "b", container("c", unpacked(3, 1 << 63))), "-9223372036854775808"),
@@ -189,8 +202,8 @@ def test_more_fields_or_cpus_than_any_node_has_are_refused_before_they_fill_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(wire, "MAX_FIELDS", 100)
-    monkeypatch.setattr(wire, "MAX_CPU_IDS", 50)
-    assert len(decode_pod_resources(block(1, b"") * 100)["pod_resources"]) == 100
+    monkeypatch.setattr(wire, "MAX_CPU_BYTES", 75)
+    assert decode_pod_resources(block(1, b"") * 100) == []
     for many in (block(1, b"") * 101, block(9, b"") * 101, block(1, block(3, block(3, b"") * 99))):
         with pytest.raises(WireError, match="more than 100 fields"):
             decode_pod_resources(many)
@@ -198,5 +211,5 @@ def test_more_fields_or_cpus_than_any_node_has_are_refused_before_they_fill_the_
     assert decode_pod_resources(pod("a", "b", container("c", *with_ids)))
     for more in (packed(3, 1), packed(3, 200), packed(3, *[1] * 10_000), unpacked(3, 1)):
         for two in (container("c", *with_ids, more), container("c", *with_ids) + container("d", more)):
-            with pytest.raises(WireError, match="more than 50 CPU ids"):
+            with pytest.raises(WireError, match="more than 75 bytes of CPU ids"):
                 decode_pod_resources(pod("a", "b", two))
