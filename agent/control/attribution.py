@@ -6,16 +6,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.model.node import ProcessTable
-from agent.model.workload import ProcessId
+from agent.model.workload import Pod, ProcessId
 from agent.node.procfs import ProcessStat
 from agent.planning.attribution import Attribution, attribute
+from agent.planning.optin import opted_in
 
 START_SECONDS = 2.0
 """A starting worker opens NPUs some time before npu-smi lists it. One that holds several open waits for a table that
 is younger by this: most of these are leftovers, which only the table can tell."""
 AWAIT_SECONDS = 120.0
-"""For this long a process that holds an NPU open is expected in the table; a monitor that never shows up there is not
-a reason to ask npu-smi every few seconds for ever."""
+"""For this long a process that holds an NPU open, or one of a container that asked to be bound, is expected in the
+table; a monitor that never shows up there is not a reason to ask npu-smi every few seconds for ever."""
 
 
 class Attributor:
@@ -82,3 +83,17 @@ class Attributor:
             process: self._unlisted.get(process, now) for process in unlisted if process.pid not in listed
         }
         self.awaited = frozenset(p for p, since in self._unlisted.items() if now - since < AWAIT_SECONDS)
+
+
+class Expected:
+    """Containers that asked to be bound and have nobody on an NPU, for a while after each appeared or lost the last."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def without_worker(self, pods: Iterable[Pod], served: Collection[str], now: float) -> frozenset[str]:
+        """Ids of these containers; `served` are ids of containers with somebody on an NPU."""
+        # Where every pod on an NPU is bound, most pods are on none: only those that say it themselves are expected.
+        asking = {c.id for pod in pods for c in pod.containers if c.id and opted_in(pod, c.name)}
+        self._since = {key: now if key in served else self._since.get(key, now) for key in asking}
+        return frozenset(key for key, since in self._since.items() if key not in served and now - since < AWAIT_SECONDS)

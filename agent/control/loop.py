@@ -80,7 +80,7 @@ class Agent:
         self._npus: object = []  # as they were reported with the last plan
         self._spec = self._last_accepted(record)  # the last valid one
         self.planner.accepted = self._forced(self._spec) if self._spec else None
-        self._awaited: frozenset[ProcessId] | None = None
+        self._awaited: frozenset[ProcessId | str] | None = None
         self._next = float("inf")
         self._logged: dict[str, object] = {}
         self._wake = threading.Event()
@@ -215,13 +215,13 @@ class Agent:
             return None
 
     def _meet(self) -> None:
-        """Takes up what an earlier run of the agent left: conditions that still hold keep their transition times, and
-        what was told is not told again."""
+        """Takes up what an earlier run of the agent left, if anything: conditions that still hold keep their transition
+        times, and what was told is not told again. What this run saw before that it has told nobody yet."""
         if self._met or self.parts.state is None or not self.parts.state.open:
             return
         self._met = True
         with contextlib.suppress(Refused):  # reported when the spec is read from it
-            self._object = self.parts.state.read() or self._object
+            self._object = self.parts.state.read()
         self._npus = _status(self._object).get("npus")
 
     def _read_spec(self) -> tuple[Mapping[str, Any], Spec, list[Problem]]:

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from agent.control.attribution import Attributor
+from agent.control.attribution import Attributor, Expected
 from agent.control.settling import Settling
 from agent.model.cpuset import CpuSet
 from agent.model.node import Inventory, ProcessTable, Topology
@@ -88,8 +88,9 @@ class Observation:
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Pid -> pids of its children."""
     notes: tuple[Problem, ...] = ()
-    awaited: frozenset[ProcessId] = frozenset()
-    """Processes that hold an NPU open and that npu-smi does not list yet: worth asking again soon."""
+    awaited: frozenset[ProcessId | str] = frozenset()
+    """Processes that hold an NPU open and that npu-smi does not list yet, and ids of containers that asked to be bound
+    and have nobody on an NPU: worth asking again soon."""
 
 
 class Observer:
@@ -116,6 +117,7 @@ class Observer:
         self._topology: Topology | None = None
         self._topology_at = 0.0
         self._attributor = Attributor(patient=patient)
+        self._expected = Expected()
         self._identities: dict[ProcessId, CgroupIdentity] = {}
         self._identities_at = 0.0
         self.settling = Settling(patient=patient)
@@ -202,7 +204,8 @@ class Observer:
             cpusets=cpusets,
             children=_children(stats.values()),
             notes=tuple(dict.fromkeys(notes)),
-            awaited=self._attributor.awaited,
+            awaited=self._attributor.awaited
+            | self._expected.without_worker(pods, {c.identity.container_id for c in candidates}, now),
         )
 
     def _stats(self, notes: list[Problem]) -> dict[int, ProcessStat]:

@@ -332,3 +332,16 @@ def test_a_driver_that_is_slow_after_a_restart_gives_no_new_events(rig: Rig) -> 
     rig.settle()
     assert rig.npu(0)["state"] == "Bound"
     assert rig.events() == []
+
+
+def test_what_was_seen_before_it_was_known_that_there_is_no_plan_is_told(tmp_path: Path) -> None:
+    shelf = Shelf()
+    rig = Rig(tmp_path, "a2", chooses=by_annotation, state=shelf)
+    rig.node.npu_smi.fail()
+    rig.settle()
+    assert (shelf.writes, rig.events()) == ([], [])
+    shelf.learn()
+    rig.sweep()
+    assert rig.events() == [("DriverNotReady", "")]
+    rig.sweep()
+    assert rig.events() == []
