@@ -128,11 +128,15 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
 
 def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     """Runs the agent of a cluster's node: once there are NPUs, and once nobody else acts on this host."""
-    from agent.kube.access import Access  # noqa: PLC0415 - kopf and the client take a second, for one command
+    from agent.kube.access import Access, in_pod  # noqa: PLC0415 - kopf and the client take a second, for one command
     from agent.kube.service import ClusterAgent, Ties  # noqa: PLC0415
     from agent.telemetry.health import Health, HealthServer  # noqa: PLC0415
     from agent.telemetry.metrics import Metrics, MetricsServer  # noqa: PLC0415
 
+    if not in_pod():
+        raise click.UsageError(
+            "this is no pod (KUBERNETES_SERVICE_HOST is not set); without a cluster use --standalone"
+        )
     access = Access.in_cluster(settings.service_account_dir)
     check_kernel(settings.host_root)
     stop = threading.Event()

@@ -76,6 +76,7 @@ class Agent:
         self._saved = record
         self._journal_problem = problem
         self._object: dict[str, Any] = {}
+        self._known = self._open = False
         self._met = False  # whether what an earlier run reported was taken up
         self._npus: object = []  # as they were reported with the last plan
         self._spec = self._last_accepted(record)  # the last valid one
@@ -118,25 +119,30 @@ class Agent:
     def step(self) -> None:
         """One pass. Never raises for what the host does; what can't be done is in the report."""
         self.passes += 1
+        # What comes to be known during a pass counts from the next one on: this one has looked without it.
+        state = self.parts.state
+        self._known, self._open = state is None or state.known, state is None or state.open
         raw, asked, faults = self._read_spec()
         spec = asked
         notes = [self._journal_problem] if self._journal_problem else []
         notes.extend(self.parts.problems())
         now = self.parts.clock()
-        state = self.watch.poll(now, awaiting=self._awaited is None or bool(self._awaited))
-        self._next = float("inf") if state.due is None else state.due
+        reading = self.watch.poll(now, awaiting=self._awaited is None or bool(self._awaited))
+        self._next = float("inf") if reading.due is None else reading.due
         decision: Decision | None = None
         seen: Observation | None = None
         checked = False
         self.last_act, self._unreported = self._unreported, ActResult()
-        if state.problem is not None:
-            (faults if state.reading is None else notes).append(state.problem)
-        if state.reading is not None:
-            notes.extend(state.reading.notes)
-            inventory = self.planner.inventory(state.reading)
+        if reading.problem is not None:
+            (faults if reading.reading is None else notes).append(reading.problem)
+        if reading.reading is not None:
+            notes.extend(reading.reading.notes)
+            inventory = self.planner.inventory(reading.reading)
             for _ in range(REPLANS):
                 try:
-                    seen = self.parts.observer.look(inventory, state.reading.processes, now, table_age=state.age or 0.0)
+                    seen = self.parts.observer.look(
+                        inventory, reading.reading.processes, now, table_age=reading.age or 0.0
+                    )
                 except Refused as refused:
                     faults.append(refused.problem)
                     break
@@ -166,7 +172,7 @@ class Agent:
         if awaited and self._awaited and not awaited <= self._awaited:
             self.watch.hasten()  # somebody new, while others have been awaited for long
         self._awaited = awaited
-        if state.reading is None and state.problem is None:
+        if reading.reading is None and reading.problem is None:
             # npu-smi is asked for the first time: what was reported last may well still hold.
             self._unreported = self.last_act
             return
@@ -186,8 +192,7 @@ class Agent:
     def _plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:
         settled = self.parts.observer.settling.settled
         self.planner.journal = replace(self.planner.journal, settled=dict(settled))
-        provisional = self.parts.state is not None and not self.parts.state.open
-        decision = self.planner.plan(inventory, seen, spec, now, provisional=provisional)
+        decision = self.planner.plan(inventory, seen, spec, now, provisional=not self._open)
         return replace(decision, plan=self.parts.actor.keep(decision.plan, seen))
 
     def _restore_blindly(self, spec: Spec, now: float) -> None:
@@ -217,7 +222,7 @@ class Agent:
     def _meet(self) -> None:
         """Takes up what an earlier run of the agent left, if anything: conditions that still hold keep their transition
         times, and what was told is not told again. What this run saw before that it has told nobody yet."""
-        if self._met or self.parts.state is None or not self.parts.state.open:
+        if self._met or self.parts.state is None or not self._open:
             return
         self._met = True
         with contextlib.suppress(Refused):  # reported when the spec is read from it
@@ -252,14 +257,14 @@ class Agent:
         """What is in force without a plan. One that an agent had made comes back with its spec; while nothing is known
         the last one that was accepted holds, whoever made it; None where there was none."""
         journal, state = self.planner.journal, self.parts.state
-        if state is not None and not state.known:
+        if state is not None and not self._known:
             return journal.spec
         return (journal.spec if journal.own else None) or {}
 
     def _accept(self, raw: Mapping[str, Any]) -> None:
         """Notes the spec in force for the next start of the agent."""
         state = self.parts.state
-        if state is None or not state.known:
+        if state is None or not self._known:
             return
         self.planner.journal = replace(self.planner.journal, spec=raw, own=state.own)
 
@@ -283,7 +288,7 @@ class Agent:
         self._object = document
         if report.plan is not None:
             self._npus = document["status"]["npus"]
-        if self.parts.state is None or not self.parts.state.open:
+        if self.parts.state is None or not self._open:
             return
         self.parts.tell(happenings(before, document, report, self.last_act))
         try:

@@ -44,6 +44,8 @@ CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 30.0
 SESSION_SECONDS = 3600.0
 """After this the CA is read again."""
+CLOSING_SECONDS = 0.05
+"""aiohttp closes TLS connections in the rounds of the loop that follow."""
 SERVER_SECONDS = 240
 """How long the API server keeps one watch open; it is renewed from where it was."""
 
@@ -174,6 +176,7 @@ class Watch:
         finally:
             for session in sessions:
                 await session.close()
+            await asyncio.sleep(CLOSING_SECONDS)
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from agent.model.cpuset import CpuListError, CpuSet
+from agent.model.cpuset import MAX_CPUS, CpuListError, CpuSet
 from agent.model.node import DeviceType, Topology
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.spec import Helpers, Mode, Rebalance, Role, Spec, Strategy, ThreadRule
@@ -54,7 +54,11 @@ def check_spec(spec: Spec, topology: Topology) -> Problem | None:
 
 
 def _invalid(field: str, value: object, complaint: str) -> Refused:
-    return Refused(Reason.INVALID_SPEC, f"{field}: {printable(repr(value), 60)} {complaint}")
+    try:
+        shown = printable(repr(value), 60)
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        shown = "a huge number"
+    return Refused(Reason.INVALID_SPEC, f"{field}: {shown} {complaint}")
 
 
 def _choice(kind: type[_E], *, auto: bool = False) -> Callable[[str, object], _E | None]:
@@ -76,7 +80,8 @@ def _flag(field: str, value: object) -> bool:
 
 def _cpu_list(field: str, value: object) -> CpuSet:
     # A single CPU written without quotes is an integer in YAML.
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_CPUS
+    if not (number or isinstance(value, str)):
         raise _invalid(field, value, 'is not a CPU list such as "0-3,8"')
     try:
         return CpuSet.parse(str(value))

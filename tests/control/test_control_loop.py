@@ -415,6 +415,8 @@ def test_a_bad_spec_is_named_and_the_last_valid_plan_stays(tmp_path: Path, spec:
         "spec: {mode: Disabled, x: 1}",
         "spec: {reservedCpus: 0-1000}",
         "spec: {reservedCpus: 0-639}",
+        f"spec: {{reservedCpus: 0x{'f' * 5000}}}",
+        f"spec: {{mode: 0x{'f' * 5000}}}",
     ],
 )
 def test_before_a_valid_spec_was_read_nothing_is_bound(tmp_path: Path, text: str) -> None:
