@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 QUICK := --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test test-api test-e2e lint format bench clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -31,7 +31,13 @@ demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 
 	@$(BIN)/cpubind demo $(ARGS)
 
 test: lint ## lint, types, import contracts, and all tests that need nothing but this machine
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 -m "not api and not e2e" $(ARGS)
+
+test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
+	$(BIN)/pytest -n 2 -m api $(ARGS)
+
+test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/conftest.py says how it is found
+	$(BIN)/pytest -m e2e tests/e2e $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check
