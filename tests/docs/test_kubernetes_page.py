@@ -1,0 +1,91 @@
+"""What docs/kubernetes.md says of chart and agent is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from agent.cli.doctor import RIGHTS
+from agent.kube.publisher import RETRY_SCHEMA_SECONDS
+from agent.model.address import parse_address
+from agent.model.reason import Reason
+from agent.planning.bases import INTERVAL_SECONDS, SETTLE_SECONDS
+from agent.settings import Settings
+from tests.chart.crd import schema
+from tests.docs.pages import ROOT, code, commands, one_line, sections, table
+from tests.docs.values import VALUES, has
+
+PAGE = ROOT / "docs/kubernetes.md"
+TEXT = PAGE.read_text()
+SECTIONS = sections(PAGE)
+APPROVED = table(SECTIONS["What you approve"])
+
+
+def test_the_rights_on_the_page_are_all_that_the_agent_has() -> None:
+    said = set()
+    for group, resource, verbs, _ in APPROVED:
+        name, _, subresource = code(resource)[0].partition("/")
+        said |= {(verb, "".join(code(group)), name, subresource) for verb in code(verbs)}
+    assert said == set(RIGHTS)
+
+
+def test_the_ports_on_the_page_are_those_of_chart_and_agent() -> None:
+    fields = Settings.model_fields
+    for kind in ("health", "metrics"):
+        address = parse_address(fields[f"{kind}_address"].default)
+        assert address is not None
+        assert address.port == VALUES[kind]["port"]
+        assert str(address.port) in SECTIONS["What you approve"]
+
+
+def test_the_labels_of_nodes_on_the_page_are_those_of_the_charts_affinity() -> None:
+    terms = VALUES["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    text = SECTIONS["Install"]
+    for term in terms:
+        for rule in term["matchExpressions"]:
+            for value in rule["values"]:
+                both = f"`{rule['key']}={value}`" in text
+                assert both or (f"`{rule['key']}`" in text and f"`{value}`" in text), (rule["key"], value)
+
+
+def test_every_setting_on_the_page_is_a_value_of_the_chart() -> None:
+    named = [name for row in table(SECTIONS["Settings that matter"]) for name in code(row[0])]
+    assert [name for name in named if not has(name)] == []
+    assert len(named) == len(set(named))
+    assert schema("spec")["properties"].keys() <= set(named), "every field of spec is among them"
+
+
+def test_every_value_of_the_chart_that_the_page_names_in_passing_is_there() -> None:
+    dotted = {name for name in code(TEXT) if re.fullmatch(r"[a-z]+[A-Za-z]*(?:\.[a-z][A-Za-z]+)+", name)}
+    known = {f"{key}.{name}" for key, below in VALUES.items() if isinstance(below, dict) for name in below}
+    files = {name for name in dotted if name.rpartition(".")[2] in ("md", "yaml", "json")}
+    others = {"status.npus", "openshift.scc.create", "spec.template.metadata.annotations", "cpubind.dev"}
+    assert dotted - files - others <= known
+
+
+def test_every_reason_on_the_page_exists() -> None:
+    reasons = {reason.value for reason in Reason}
+    words = {w for w in code(TEXT) if re.fullmatch(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+", w)}
+    conditions = {"PlanValid", "TopologyDiscovered"}
+    states = {"DryRun", "AllNpuPods", "NumaSlice", "GlobalSlice", "TopoAffinity"}
+    assert words - conditions - states <= reasons
+
+
+def test_the_times_on_the_page_are_the_agents() -> None:
+    assert (SETTLE_SECONDS, INTERVAL_SECONDS, RETRY_SCHEMA_SECONDS) == (10, 300, 600)
+    assert "after ten quiet seconds and at most once in five minutes" in one_line(SECTIONS["Ask for something else"])
+    assert "It tries again every ten minutes." in one_line(SECTIONS["Upgrade"])
+
+
+def test_the_walk_through_ends_in_the_order_in_which_nothing_is_left_bound() -> None:
+    steps = [" ".join(command.words) for command in commands(PAGE) if command.words[0] in ("helm", "kubectl")]
+    disable = next(n for n, step in enumerate(steps) if "mode=Disabled" in step)
+    wait = next(n for n, step in enumerate(steps) if "condition=Restored" in step)
+    remove = next(n for n, step in enumerate(steps) if step.startswith("helm uninstall"))
+    assert disable < wait < remove
+
+
+def test_the_crd_that_is_applied_by_hand_is_the_one_source() -> None:
+    (path,) = {command.after("-f") for command in commands(PAGE) if command.words[:2] == ("kubectl", "apply")}
+    assert path is not None
+    assert Path(ROOT, path).samefile(ROOT / "crds/cpubindingplans.yaml")
