@@ -20,3 +20,11 @@ def rig(cluster: Cluster, tmp_path: Path) -> Iterator[KubeRig]:
     with KubeRig(cluster, tmp_path) as made:
         made.register()
         yield made
+
+
+@pytest.fixture
+def a2(cluster: Cluster, tmp_path: Path) -> Iterator[KubeRig]:
+    """The same with an A2 node, which is smaller: 192 CPUs, 8 NPUs."""
+    with KubeRig(cluster, tmp_path, "a2") as made:
+        made.register()
+        yield made

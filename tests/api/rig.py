@@ -82,7 +82,7 @@ class KubeRig:
     def kill(self) -> None:
         """SIGKILL: nothing is written any more, to the host or to the API server."""
         assert self.agent is not None
-        self.agent.publisher._turn = lambda: float("inf")  # type: ignore[method-assign]
+        self.agent.publisher._turn = lambda: time.monotonic() + 1  # type: ignore[method-assign]
         self.agent.agent._leave = lambda: None  # type: ignore[method-assign]
         self.stop()
 
@@ -127,7 +127,11 @@ class KubeRig:
             static=static,
         )
         self.cluster.pods.started(name, {c.name: c.id for c in pod.containers}, namespace)
-        return pod, [Worker.start(self.node, npu, pod) for npu in npus]
+        return pod, [self.start_worker(npu, pod) for npu in npus]
+
+    def start_worker(self, npu: int, pod: VirtualPod, container: str = "", threads: int = 28) -> Worker:
+        """A worker begins, in the pod's first container unless another is named."""
+        return Worker.start(self.node, npu, pod, container=container, threads=threads)
 
     def annotate(self, name: str, annotations: Mapping[str, str | None], namespace: str = "prod") -> None:
         self.cluster.pods.annotate(name, annotations, namespace)
