@@ -130,8 +130,9 @@ class Conditions:
         if not states:
             nobody = Problem(Reason.NO_WORKERS, "no process that is to be bound runs on an NPU")
             return self._entry("Bound", "True", nobody)
+        skipped = [problem or Problem(Reason.PENDING, "") for state, problem in states if state == "Skipped"]
         text = f"all of {len(states)} workers are bound"
-        return self._condition("Bound", not unbound, gravest(unbound), text)
+        return self._condition("Bound", not (unbound or skipped), gravest([*unbound, *skipped]), text)
 
     def _restored(self, report: Report) -> list[dict[str, Any]]:
         """There only under Disabled, where people wait for it before they remove the agent."""

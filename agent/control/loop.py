@@ -77,6 +77,7 @@ class Agent:
         self._journal_problem = problem
         self._object: dict[str, Any] = {}
         self._known = self._open = False
+        self._asked = False  # whether what is in force is what the plan says, or the one that is made now will say
         self._met = False  # whether what an earlier run reported was taken up
         self._npus: object = []  # as they were reported with the last plan
         self._spec = self._last_accepted(record)  # the last valid one
@@ -235,12 +236,11 @@ class Agent:
         state = self.parts.state
         try:
             found = state.spec() if state else {}
-            if found is None:
-                found = self._spec_of_nobody()
-            if found is None:
+            raw, in_force = (found, found) if found is not None else self._spec_of_nobody()
+            self._asked = raw == in_force
+            if in_force is None:
                 return {}, replace(self._spec or self.parts.defaults, mode=Mode.DRY_RUN), []
-            raw = found
-            spec = parse_spec(raw, self.parts.defaults)
+            spec = parse_spec(in_force, self.parts.defaults)
             if self._spec and (spec.device_type, spec.strategy) != (self._spec.device_type, self._spec.strategy):
                 self.watch.reread()  # how the tables are read depends on both
             self._spec = spec
@@ -253,18 +253,20 @@ class Agent:
     def _forced(self, spec: Spec) -> Spec:
         return replace(spec, mode=Mode.DRY_RUN) if self.parts.force_dry_run else spec
 
-    def _spec_of_nobody(self) -> Mapping[str, Any] | None:
-        """What is in force without a plan. One that an agent had made comes back with its spec; while nothing is known
-        the last one that was accepted holds, whoever made it; None where there was none."""
-        journal, state = self.planner.journal, self.parts.state
-        if state is not None and not self._known:
-            return journal.spec
-        return (journal.spec if journal.own else None) or {}
+    def _spec_of_nobody(self) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+        """Without a plan: what the one that is made now is to say, and what is in force until then.
+
+        One that an agent had made comes back with its spec, one of a person's does not. Meanwhile the last one that was
+        accepted holds, whoever made it: absence never acts. None while it is not known whether somebody asks for less.
+        """
+        journal = self.planner.journal
+        held = journal.spec if journal.spec is not None or not self._known else {}
+        return (journal.spec if journal.own else None) or {}, held
 
     def _accept(self, raw: Mapping[str, Any]) -> None:
         """Notes the spec in force for the next start of the agent."""
         state = self.parts.state
-        if state is None or not self._known:
+        if state is None or not (self._known and self._asked):
             return
         self.planner.journal = replace(self.planner.journal, spec=raw, own=state.own)
 

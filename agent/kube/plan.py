@@ -61,6 +61,8 @@ class PlanResource:
     def _take(self, found: Mapping[str, Any] | None) -> None:
         with self._lock:
             changed = not self._known or _of_people(found) != _of_people(self._object)
+            if found is None and self._object is not None:
+                self._wanted = None  # what the next one is to say is for the agent to tell, knowing that this one went
             self._known, self._object = True, found
         self.stirred.set()
         if changed:

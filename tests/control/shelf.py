@@ -17,6 +17,8 @@ class Shelf:
         self.open = False
         self.own = True
         self.generation = 0
+        self.full = False
+        """Takes no new object."""
         self.object: dict[str, Any] = {}
         self.writes: list[dict[str, Any]] = []
 
@@ -51,6 +53,8 @@ class Shelf:
 
     def write(self, document: Mapping[str, Any]) -> None:
         self.writes.append(copy.deepcopy(dict(document)))
+        if self.full and not self.object:
+            return
         if not self.object:
             self.own = True
         self.object = {"spec": document["spec"], **self.object, "status": document["status"]}

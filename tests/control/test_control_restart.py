@@ -195,7 +195,24 @@ def test_a_plan_of_the_agents_comes_back_with_its_spec_and_one_of_a_person_does_
         anew.learn()
         rig.sweep()
         assert anew.object["spec"] == ({"mode": "DryRun"} if own else {})
+        # What was in force holds until the new plan is there: a CRD that goes takes people's plans along.
+        assert anew.object["status"]["mode"] == "DryRun"
+        rig.sweep()
         assert anew.object["status"]["mode"] == ("DryRun" if own else "Enforce")
+
+
+def test_people_who_kept_a_node_off_still_do_while_their_plan_cannot_be_made_anew(tmp_path: Path) -> None:
+    """A CRD that is deleted takes every plan along, and no new one can be posted."""
+    shelf = Shelf()
+    rig = Rig(tmp_path, "a2", state=shelf)
+    start(rig, 0)
+    shelf.learn({"mode": "Disabled"}, own=False)
+    rig.settle()
+    shelf.full = True
+    shelf.delete()
+    for _ in range(5):
+        rig.sweep()
+    assert rig.writes() == 0
 
 
 def test_a_plan_that_is_deleted_while_bound_comes_back_without_a_write_to_the_host(tmp_path: Path) -> None:
