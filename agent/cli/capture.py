@@ -59,6 +59,7 @@ def capture(target: Path, **flags: Any) -> int:
             chips=chips,
             journal=dump(origin.journal),
             pods=origin.pods,
+            pod_resources=view.resources or None if view else None,
             progress=lambda line: click.echo(line, err=True),
         )
     parts = (_number(summary.files, "file"), _size(summary.size), _number(summary.processes, "process", "processes"))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agent.control.observe import Chooser
 from agent.model.pods import pod_from_manifest
 from agent.model.reason import Problem, Refused
-from agent.model.workload import Pod
+from agent.model.workload import Pod, PodResources
+from agent.node.kubelet import read_cpu_manager_state
 from agent.settings import Settings
+
+FIRST_ANSWER_SECONDS = 2.0
+"""How long kubelet's answer is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +28,10 @@ class View:
     chooses: Chooser
     spec: Mapping[str, Any]
     """`spec` of the plan; {} without one."""
-    problem: Problem | None = None
-    """Why they could not be read: then nobody is known to have opted in."""
+    resources: tuple[PodResources, ...] = ()
+    """What kubelet's pod-resources socket lists, where the agent asks it."""
+    problems: tuple[Problem, ...] = ()
+    """Why something could not be read. Without pods nobody is known to have opted in."""
 
 
 def cluster_view(settings: Settings) -> View | None:
@@ -34,6 +42,8 @@ def cluster_view(settings: Settings) -> View | None:
     from agent.kube.api import Api, ApiError  # noqa: PLC0415
     from agent.kube.pods import PodSelection, PodStore  # noqa: PLC0415
 
+    resources, unheard = pod_resources(settings.host_root)
+    problems = (unheard,) if unheard else ()
     store = PodStore(lambda: None)
     selection = PodSelection(store, settings.pod_selection, settings.namespaces, settings.exclude_namespaces)
     try:
@@ -41,7 +51,23 @@ def cluster_view(settings: Settings) -> View | None:
         manifests = api.pods(settings.node_name)
         plans = api.plans(settings.node_name)
     except (ApiError, Refused) as error:
-        return View((), selection.choose, {}, error.problem)
+        return View((), selection.choose, {}, resources, (error.problem, *problems))
     store.replace(manifests)
     spec = plans[0].get("spec") if plans else None
-    return View(tuple(map(pod_from_manifest, manifests)), selection.choose, spec if isinstance(spec, Mapping) else {})
+    pods = tuple(map(pod_from_manifest, manifests))
+    return View(pods, selection.choose, spec if isinstance(spec, Mapping) else {}, resources, problems)
+
+
+def pod_resources(root: Path) -> tuple[tuple[PodResources, ...], Problem | None]:
+    """What kubelet lists, asked once and where the agent asks it: not where its CPU manager gives no CPUs away."""
+    from agent.kube.pod_resources import SOCKET, PodResourcesPoll  # noqa: PLC0415 - grpc takes its time to import
+
+    with contextlib.suppress(Refused):  # told where the state file is read for what is in it
+        if read_cpu_manager_state(root)[0] == "none":
+            return (), None
+    poll = PodResourcesPoll(root / SOCKET, lambda: None)
+    try:
+        poll.wait_first(FIRST_ANSWER_SECONDS)
+        return poll.current()
+    finally:
+        poll.stop()

@@ -163,13 +163,14 @@ def source(
             architecture=settings.architecture,
             chooses=both(chooses, view.chooses) if view else chooses,
             pods=lambda: pods,
+            kubelet=lambda: KubeletState(*read_cpu_manager_state(root), view.resources if view else ()),
             patient=False,
         )
         record, problem = _journal(root / JOURNAL if settings.journal_file is None else settings.journal_file)
         record = record.of_boot(boot_id(root))
         observer.adopt(worker.process for worker in record.workers)
         npu_smi = npu_smi_of(settings)
-        problems = tuple(found for found in (problem, view.problem if view else None) if found)
+        problems = (*((problem,) if problem else ()), *(view.problems if view else ()))
         yield Source(observer, npu_smi, settings.node_name, record, pods, problems)
         return
     with open_snapshot(snapshot) as opened:
