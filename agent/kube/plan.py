@@ -36,7 +36,9 @@ class PlanResource:
         """Set when the publisher may have something to do."""
         self._known = False
         self._object: Mapping[str, Any] | None = None
+        self._read: Mapping[str, Any] | None = None  # what the agent's pass under way goes by
         self._wanted: Mapping[str, Any] | None = None
+        self._wanted_of: object = None  # uid of the object that it is about
 
     # Fed by the watch
 
@@ -61,8 +63,6 @@ class PlanResource:
     def _take(self, found: Mapping[str, Any] | None) -> None:
         with self._lock:
             changed = not self._known or _of_people(found) != _of_people(self._object)
-            if found is None and self._object is not None:
-                self._wanted = None  # what the next one is to say is for the agent to tell, knowing that this one went
             self._known, self._object = True, found
         self.stirred.set()
         if changed:
@@ -72,8 +72,8 @@ class PlanResource:
 
     @property
     def generation(self) -> int:
-        present = self._object
-        number = present.get("metadata", {}).get("generation", 0) if present else 0
+        """Of what `spec` told last: an edit that came since is not in what is reported now."""
+        number = self._read.get("metadata", {}).get("generation", 0) if self._read else 0
         return number if isinstance(number, int) else 0
 
     @property
@@ -87,12 +87,11 @@ class PlanResource:
     @property
     def own(self) -> bool:
         """Made by an agent, which gives it its Node as owner; or not there, when the agent is about to make it."""
-        present = self._object
-        owners = present.get("metadata", {}).get("ownerReferences", []) if present else None
+        owners = self._read.get("metadata", {}).get("ownerReferences", []) if self._read else None
         return owners is None or any(owner.get("kind") == "Node" and owner.get("name") == self.node for owner in owners)
 
     def spec(self) -> Mapping[str, Any] | None:
-        present = self._object
+        self._read = present = self._object
         if present is None:
             return None
         spec = present.get("spec")
@@ -107,23 +106,28 @@ class PlanResource:
 
     def write(self, document: Mapping[str, Any]) -> None:
         with self._lock:
-            self._wanted = document
+            self._wanted, self._wanted_of = document, _uid(self._read)
         self.stirred.set()
 
     # The publisher's side
 
     def both(self) -> tuple[bool, Mapping[str, Any] | None, Mapping[str, Any] | None]:
-        """(whether it is known what there is, the object that there is, the object that the agent wants)."""
+        """(whether it is known what there is, the object that there is, what the agent wants it to be).
+
+        None is wanted while the agent has not looked at this object yet, or not yet seen that it went: what it says of
+        one says nothing of the next, which may be somebody else's.
+        """
         with self._lock:
-            return self._known, self._object, self._wanted
+            wanted = self._wanted if self._wanted_of == _uid(self._object) else None
+            return self._known, self._object, wanted
 
 
 def _name(document: Mapping[str, Any]) -> object:
     return document.get("metadata", {}).get("name")
 
 
-def _uid(document: Mapping[str, Any]) -> object:
-    return document.get("metadata", {}).get("uid")
+def _uid(document: Mapping[str, Any] | None) -> object:
+    return document.get("metadata", {}).get("uid") if document is not None else None
 
 
 def _of_people(document: Mapping[str, Any] | None) -> object:

@@ -78,12 +78,13 @@ class RecorderApi:
 
 
 class Desk:
-    """A publisher that a test drives round by round."""
+    """A publisher that a test drives round by round, and an agent that wants the same until a test says otherwise."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.api = RecorderApi()
-        self.woken = 0
+        self.woken = self._looked = 0
+        self._wanted: Object = {}
         self.plan = PlanResource("node-a", pods_listed=lambda: True, changed=self._woken, clock=lambda: self.now)
         self.publisher = Publisher(
             self.api,  # type: ignore[arg-type]
@@ -98,11 +99,20 @@ class Desk:
         self.woken += 1
 
     def want(self, **status: Any) -> None:
-        self.plan.write({"metadata": {"name": "node-a"}, "spec": {"mode": "DryRun"}, "status": status})
+        self._wanted = {"metadata": {"name": "node-a"}, "spec": {"mode": "DryRun"}, "status": status}
+        self._look()
+
+    def _look(self) -> None:
+        """A pass of the agent."""
+        self._looked = self.woken
+        self.plan.spec()
+        self.plan.write(self._wanted)
 
     def turn(self, seconds: float = 0.0) -> float:
         """One round, after so many seconds; returns in how many the next one is due."""
         self.now += seconds
+        if self._wanted and self._looked != self.woken:
+            self._look()
         return self.publisher._turn() - self.now
 
     @property
@@ -146,8 +156,8 @@ def test_the_plan_is_posted_with_its_node_as_owner_and_the_accepted_spec(desk: D
     assert metadata["ownerReferences"] == [{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "node-uid"}]
     assert call[1]["spec"] == {"mode": "DryRun"}
     assert "status" not in call[1]
-    assert desk.plan.own
     desk.turn(0.5)
+    assert desk.plan.own
     assert desk.applied == [{"mode": "DryRun"}]
     assert len(desk.api.of("create")) == 1
 
@@ -156,6 +166,7 @@ def test_a_plan_of_a_person_gets_a_status_and_nothing_else(desk: Desk) -> None:
     theirs: Object = {"metadata": {"name": "node-a", "uid": "x", "generation": 1, "resourceVersion": "5"}, "spec": {}}
     desk.api.objects["node-a"] = {**copy.deepcopy(theirs), "status": {}}
     desk.plan.replace([theirs])
+    desk.plan.spec()
     assert not desk.plan.own
     desk.want(mode="Enforce")
     desk.turn()
@@ -355,6 +366,28 @@ def test_an_older_version_that_arrives_late_is_not_taken(made: Desk) -> None:
 def test_the_late_deletion_of_a_predecessor_is_not_taken(made: Desk) -> None:
     made.plan.apply("DELETED", {"metadata": {"name": "node-a", "uid": "another"}})
     assert made.plan.spec() == {"mode": "DryRun"}
+
+
+def test_what_was_said_of_one_plan_is_not_said_of_the_next(made: Desk) -> None:
+    """A person's plan may be deleted, and another one made, while the agent is in the middle of a pass."""
+    made.plan.apply("DELETED", made.api.objects.pop("node-a"))
+    made.publisher._turn()
+    assert made.api.calls == [], "the agent has not seen yet that it went"
+    theirs: Object = {"metadata": {"name": "node-a", "uid": "theirs", "generation": 1, "resourceVersion": "900"}}
+    made.plan.apply("ADDED", theirs | {"spec": {"mode": "Disabled"}})
+    made.plan.write({"metadata": {"name": "node-a"}, "spec": {"mode": "DryRun"}, "status": {"mode": "DryRun"}})
+    made.publisher._turn()
+    assert made.api.calls == []
+
+
+def test_the_generation_is_that_of_the_spec_that_was_read(made: Desk) -> None:
+    made.plan.spec()
+    edited = copy.deepcopy(made.api.objects["node-a"])
+    edited["metadata"] |= {"generation": 2, "resourceVersion": "950"}
+    made.plan.apply("MODIFIED", edited)
+    assert made.plan.generation == 1, "the pass under way has not read the edit"
+    made.plan.spec()
+    assert made.plan.generation == 2
 
 
 def test_plans_of_other_nodes_are_not_taken(desk: Desk) -> None:
