@@ -54,6 +54,12 @@ class Background:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        # A goodbye by TLS may still wait for the other side, which may be gone: the sockets would outlive their loop.
+        # Nobody but the loop knows them all.
+        for transport in list(getattr(self.loop, "_transports", {}).values()):
+            transport.abort()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
 
 def free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import threading
@@ -131,7 +132,8 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        if not self._ended:
+        # It may have ended, or end right now; then there is nothing to shut down, and urllib3 says so.
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
             self._answer.shutdown()
         self._thread.join(10)
         self._answer.close()

@@ -13,13 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import urllib3
 
-from tests.cluster.client import ApiError
 from tests.cluster.cluster import Cluster
 from tests.cluster.fake_apiserver import FakeApiServer
-from tests.cluster.processes import StartError
-from tests.cluster.real_apiserver import RealApiServer, missing_assets, started_twice
+from tests.cluster.real_apiserver import START_ERRORS, RealApiServer, missing_assets, started_twice
 
 _SERVER = pytest.StashKey[RealApiServer | str]()
 """The server of this process, or why there is none: a start that failed is not tried again by each test."""
@@ -37,7 +34,7 @@ def _start(config: pytest.Config) -> RealApiServer | str:
         return absent
     try:
         server = started_twice(Path(os.environ["KUBEBUILDER_ASSETS"]))
-    except (StartError, ApiError, AssertionError, OSError, urllib3.exceptions.HTTPError) as error:
+    except START_ERRORS as error:
         return f"THE REAL API SERVER DID NOT COME UP, tried twice: {error}"
     config.add_cleanup(server.close)
     return server

@@ -25,6 +25,12 @@ class Program:
     def runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Of a program that was started."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self, ready: Callable[[], bool], timeout: float) -> None:
         """Returns when it is ready. `StartError` when it ends before, or takes too long; it is killed then."""
         # The kernel ends it when this process dies, even by SIGKILL; a session of its own keeps Ctrl-C from it.

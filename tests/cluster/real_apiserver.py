@@ -40,6 +40,9 @@ _ACCOUNT = f"/api/v1/namespaces/{NAMESPACE}"
 _ROLE = "cpubind"
 _START_TIMEOUT = 90.0
 
+START_ERRORS = (StartError, ApiError, AssertionError, OSError, urllib3.exceptions.HTTPError)
+"""What it looks like when it does not come up: a busy machine, a port that somebody else took, binaries that fail."""
+
 
 def missing_assets(environment: Mapping[str, str] = os.environ) -> str | None:
     """One line that says why there is no real API server here; None where there is one."""
@@ -52,10 +55,11 @@ def missing_assets(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 class RealApiServer(ApiServer):
-    """Up, with our CRD and the agent's service account, once it is made; `StartError` where it does not come up."""
+    """Up, with our CRD and the agent's service account, once it is made; one of START_ERRORS where it is not."""
 
-    def __init__(self, assets: Path) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="cpubind-apiserver-", dir=scratch()))
+    def __init__(self, assets: Path, parent: Path | None = None) -> None:
+        """`parent` is where its data go; in memory unless there is a wish, for etcd waits for its disk."""
+        self._folder = Path(tempfile.mkdtemp(prefix="cpubind-apiserver-", dir=parent or scratch()))
         certificates, admin = Certificates(), secrets.token_hex(16)
         super().__init__(free_port(), certificates.ca, admin)
         self._etcd_port, self._peer_port, self._other_port = free_port(), free_port(), free_port()
@@ -74,6 +78,12 @@ class RealApiServer(ApiServer):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def version(self) -> str:
+        """As v1.20.2."""
+        version: str = self.admin.request("GET", "/version")["gitVersion"]
+        return version
 
     @property
     def token(self) -> str:
@@ -278,7 +288,7 @@ class RealApiServer(ApiServer):
 
 def started_twice(assets: Path) -> RealApiServer:
     """A server that can't be brought up is tried once more, on other ports."""
-    with contextlib.suppress(StartError, urllib3.exceptions.HTTPError, AssertionError):
+    with contextlib.suppress(*START_ERRORS):
         return RealApiServer(assets)
     time.sleep(1)
     return RealApiServer(assets)

@@ -248,7 +248,7 @@ def test_a_newer_crd_keeps_the_plans_and_knows_more(cluster: Cluster) -> None:
 
 def test_discovery_names_what_there_is(cluster: Cluster) -> None:
     agent = cluster.as_service_account()
-    assert agent.request("GET", "/version")["gitVersion"] == "v1.20.2"
+    assert agent.request("GET", "/version")["gitVersion"].startswith("v1.20.")
     assert agent.request("GET", "/api")["versions"] == ["v1"]
     core = {one["name"]: one for one in agent.request("GET", "/api/v1")["resources"]}
     assert {"pods", "pods/status", "nodes", "nodes/status", "events"} <= set(core)

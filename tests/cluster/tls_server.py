@@ -60,6 +60,12 @@ class TlsServer:
             self._deaf = None
         await self.start()
 
+    async def exchange(self, context: ssl.SSLContext) -> None:
+        """Runs on with another certificate; open connections are cut."""
+        self._context = context
+        await self.stop()
+        await self.start()
+
     async def cut(self) -> int:
         """Ends all open connections without a goodbye; how many these were."""
         connections = self._server.connections if self._server is not None else []
