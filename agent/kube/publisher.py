@@ -21,7 +21,7 @@ from agent.control.report import API_VERSION, KIND
 from agent.kube.api import Api, ApiError
 from agent.kube.events import EventBook, Post, Recount, Subject
 from agent.kube.plan import PlanResource
-from agent.kube.watch import Backoffs
+from agent.kube.retry import Backoffs
 from agent.model.reason import Problem, Reason, printable
 
 log = logging.getLogger(__name__)

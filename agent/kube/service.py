@@ -17,7 +17,9 @@ from agent.kube.plan import PlanResource
 from agent.kube.pod_resources import PodResourcesPoll
 from agent.kube.pods import PodSelection, PodStore
 from agent.kube.publisher import Publisher
-from agent.kube.watch import Backoffs, CountRequest, Subject, Watch
+from agent.kube.retry import Backoffs
+from agent.kube.traffic import CountRequest, Subject
+from agent.kube.watch import Watch
 from agent.model.reason import Problem, Reason
 from agent.model.spec import Spec
 from agent.model.workload import KubeletState

@@ -15,7 +15,7 @@ from agent.control.happenings import Happening
 from agent.kube.api import ApiError
 from agent.kube.plan import GRACE_SECONDS, PlanResource
 from agent.kube.publisher import Publisher
-from agent.kube.watch import Backoffs
+from agent.kube.retry import Backoffs
 from agent.model.reason import Problem, Reason
 
 Object = dict[str, Any]

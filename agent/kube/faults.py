@@ -1,0 +1,36 @@
+"""What goes wrong between here and the API server, in a few words that are the same each time."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+from agent.model.reason import printable
+
+
+def said(error: Exception) -> str:
+    """What is at the bottom of an error of aiohttp, urllib3 or Python's own.
+
+    Their own texts name objects by their address in memory and repeat the URL: no two are the same, and a log that
+    tells what is new would tell each of them.
+    """
+    bottom = _bottom(error)
+    if isinstance(bottom, TimeoutError) or "timed out" in str(bottom):
+        return "no answer in time"
+    if isinstance(bottom, ssl.SSLError):
+        why = getattr(bottom, "verify_message", "") or (bottom.reason or "").replace("_", " ").lower()
+        return f"TLS: {printable(why or str(bottom), 120)}"
+    if isinstance(bottom, OSError) and bottom.errno is not None:
+        return os.strerror(bottom.errno) if bottom.errno > 0 else str(bottom.strerror)
+    return printable(str(bottom) or type(bottom).__name__, 120)
+
+
+def _bottom(error: Exception) -> Exception:
+    """The one that the others are made of."""
+    for _ in range(10):
+        under = [getattr(error, name, None) for name in ("certificate_error", "os_error", "reason", "__cause__")]
+        deeper = next((one for one in (*under, *error.args) if isinstance(one, Exception) and one is not error), None)
+        if deeper is None:
+            break
+        error = deeper
+    return error

@@ -1,0 +1,252 @@
+"""The HTTP session that kopf speaks through: who we are, what is asked besides, and what is learned on the way.
+
+Where kopf (1.45) would ask too often, or too long in vain, it is mended here:
+
+* It opens the next watch the moment that one ends: a server that ends each at once is asked a thousand times a second.
+  So a watch that was brief is followed by a pause, which grows.
+* A LIST that breaks off is asked for again twice a second. It is read here, and a broken one is an error of the
+  connection, for which there are pauses that grow.
+* It keeps a session, and the CA that it trusts, through all attempts of a request, which are endless. A session whose
+  CA does not vouch for the server is ended: kopf then asks for another one, with the CA as it is then.
+* It waits as long as a 429 says, be it a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from agent import __version__
+from agent.kube.access import Access
+from agent.kube.faults import said
+from agent.kube.plan import version
+from agent.kube.retry import MAX_PAUSE, Backoffs, retry_after
+from agent.model.reason import Problem, Reason, Refused, printable
+
+ANSWER_SECONDS = 20.0
+"""How long an answer may take; of a watch its beginning."""
+BRIEF_SECONDS = 5.0
+"""A watch that ends sooner has not ended well."""
+REST_SECONDS = 0.5
+"""Between a watch and the LIST that follows it."""
+
+Object = Mapping[str, Any]
+CountRequest = Callable[[str, str], None]
+"""Takes the verb and the status of each request; the status is ``error`` where none came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is watched: a resource, and which of its objects."""
+
+    group: str
+    version: str
+    plural: str
+    field_selector: str
+
+    @property
+    def discovery(self) -> str:
+        """Where the API server says which resources there are of this version."""
+        prefix = f"/apis/{self.group}" if self.group else "/api"
+        return f"{prefix}/{self.version}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.discovery}/{self.plural}"
+
+
+class Traffic:
+    """What passes between the operators of one `Subject`, one after the other, and the API server."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        access: Access,
+        *,
+        listed: Callable[[Sequence[Object]], None],
+        count: CountRequest,
+        backoffs: Backoffs,
+    ) -> None:
+        self._subject = subject
+        self._access = access
+        self._listed = listed
+        self._count = count
+        self._backoffs = backoffs
+        self.problem: Problem | None = None
+        """Why there is no watch just now; None while there is one."""
+        self.version = 0
+        """resourceVersion of the last LIST; what is not newer is in it."""
+        self.newest = 0
+        """The newest that was seen: what is listed must not be older."""
+        self.leave: Callable[[], None] = lambda: None
+        """Ends the operator. It would never look again for a resource that it did not find."""
+        self.rest: Callable[[float], None] = lambda _seconds: None
+        """Sets how long the operator pauses before its next LIST."""
+        self._session: aiohttp.ClientSession | None = None
+        self._absent = False
+        self._refused = False
+        self._logins: Iterator[float] = iter(backoffs)
+        self._watched_at: float | None = None
+        self._follows_list = False
+        self._pauses: Iterator[float] = iter(backoffs)
+
+    async def open(self) -> aiohttp.ClientSession:
+        """A new session, with the CA as it is now.
+
+        After a 401 kopf asks for one at once. kubelet writes a new token in its time, so this waits.
+        """
+        if self._refused:
+            await asyncio.sleep(next(self._logins))
+        while True:
+            try:
+                trust = ssl.create_default_context(cafile=str(self._access.ca))
+                break
+            except OSError as error:
+                self.problem = Problem(Reason.API_UNREACHABLE, f"{self._access.ca} cannot be used: {said(error)}")
+                await asyncio.sleep(next(self._logins))
+        await self.close()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=trust),
+            middlewares=(self._through,),
+            headers={"User-Agent": f"cpubind/{__version__}"},
+        )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def find(self, session: aiohttp.ClientSession) -> bool:
+        """Whether the API server has the resource, by one request; kopf makes four for that. Else `problem` says why
+        not."""
+        self._absent = False
+        try:
+            async with session.get(self._access.server + self._subject.discovery) as answer:
+                return answer.status == 200 and not self._absent
+        except (aiohttp.ClientError, OSError, RuntimeError):  # a session that was ended is a RuntimeError
+            return False
+
+    async def _through(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        verb = "get"
+        if request.url.path == self._subject.path:
+            verb = "watch" if request.url.query.get("watch") == "true" else "list"
+        what = f"{'discovery' if verb == 'get' else verb} of {self._subject.plural}"
+        if verb == "list":
+            # From the watch cache, which must not be behind what is known already: another API server's may be.
+            request.url = request.url.update_query(resourceVersion=str(self.newest))
+            self.rest(max(REST_SECONDS, self._due()))
+            self._follows_list = True
+        elif verb == "watch":
+            if not self._follows_list:
+                await asyncio.sleep(self._due())
+            self._follows_list = False
+        try:
+            request.headers["Authorization"] = f"Bearer {self._access.token()}"
+            async with asyncio.timeout(ANSWER_SECONDS):
+                response = await handler(request)
+                if verb != "watch" or response.status != 200:
+                    await response.read()
+        except Refused as refused:
+            self.problem = refused.problem
+            raise aiohttp.ClientConnectionError(str(refused.problem)) from None
+        except (aiohttp.ClientError, OSError) as error:
+            self._count(verb, "error")
+            session = request.session
+            if not session.closed:  # else it is us who end it
+                self.problem = Problem(Reason.API_UNREACHABLE, f"{what}: {said(error)}")
+            if isinstance(error, aiohttp.ClientSSLError):
+                self._refused = True
+                await session.close()
+                raise RuntimeError("this session ends: another CA may vouch for the API server") from error
+            if isinstance(error, aiohttp.ClientConnectionError | TimeoutError):
+                raise
+            raise aiohttp.ClientConnectionError(said(error)) from error
+        self._count(verb, str(response.status))
+        await self._look_at(response, verb, what)
+        return response
+
+    async def _look_at(self, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
+        self._refused = response.status == 401
+        if response.status >= 400:
+            await self._look_at_refusal(response, verb, what)
+            return
+        if verb == "watch":
+            self._watched_at = time.monotonic()
+        else:
+            try:
+                document = json.loads(await response.read())
+                if verb == "list":
+                    self._take_list(document)
+                else:
+                    self._discover(response.url.path, document)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                self.problem = Problem(Reason.API_REFUSED, f"{what}: the answer makes no sense")
+                raise aiohttp.ClientConnectionError(str(self.problem)) from None
+        if verb != "get":
+            self.problem = None
+            self._logins = iter(self._backoffs)
+
+    async def _look_at_refusal(self, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
+        if response.status == 404 and self._subject.group:
+            self._miss(leave=verb == "get")
+            return
+        message = ""
+        if response.status < 500:  # others may hold times and numbers: each would be another problem
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                message = f": {json.loads(await response.read())['message']}"
+        said_so = f"{what}: {response.status} {response.reason}{message}"
+        self.problem = Problem(Reason.API_REFUSED, printable(said_so, 250))
+        if verb == "list" and response.status in (410, 504):
+            self.newest = 0  # the versions that we know are not those of this server: it may have been restored
+        if response.status == 429 and not 0 < retry_after(response.headers) <= MAX_PAUSE:
+            raise aiohttp.ClientConnectionError("429, to be tried again after a pause of ours")
+
+    def _take_list(self, document: Any) -> None:
+        items = document["items"]
+        if not document["kind"].endswith("List") or not all(isinstance(one["metadata"], dict) for one in items):
+            raise ValueError("no list")
+        self.version = version(document)
+        self.newest = max(self.newest, self.version)
+        self._listed(items)
+
+    def _discover(self, path: str, document: Any) -> None:
+        """Ends the operator where an answer of those that kopf decides by lacks the resource: it never looks again."""
+        subject = self._subject
+        found = True
+        if path == "/api":
+            list(document["versions"])
+        elif path == "/apis":
+            groups = {group["name"]: group["versions"] for group in document["groups"]}
+            found = subject.version in [one["version"] for one in groups.get(subject.group, [])]
+        else:
+            names = [resource["name"] for resource in document["resources"]]
+            found = path != subject.discovery or subject.plural in names
+        if subject.group and not found:
+            self._miss(leave=True)
+
+    def _miss(self, *, leave: bool) -> None:
+        subject = self._subject
+        said_so = f"no resource {subject.plural} of {subject.group}/{subject.version}: is the CRD installed?"
+        self.problem = Problem(Reason.PLAN_RESOURCE_MISSING, said_so)
+        self._absent = True
+        if leave:
+            self.leave()
+
+    def _due(self) -> float:
+        """How long to pause before the next watch."""
+        if self._watched_at is None:
+            return 0.0
+        if time.monotonic() - self._watched_at >= BRIEF_SECONDS:
+            self._pauses = iter(self._backoffs)
+            return 0.0
+        return next(self._pauses)

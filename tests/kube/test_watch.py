@@ -1,0 +1,294 @@
+"""How one resource is followed: LIST, WATCH, and what a server may say in a stream."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from agent.kube import traffic, watch
+from agent.kube.retry import Backoffs
+from tests.cluster.fake_apiserver import FakeApiServer
+from tests.cluster.fault_proxy import GONE, Body, FaultProxy
+from tests.kube.follower import NODE, PLAN, Follower
+
+Follow = Callable[..., Follower]
+
+
+def test_what_is_there_comes_at_once_and_what_happens_later_one_by_one(
+    fake_cluster: FakeApiServer, follow: Follow
+) -> None:
+    fake_cluster.pods.run("old", node=NODE)
+    fake_cluster.pods.run("foreign", node="another")
+    pods = follow()
+    pods.until_open()
+    assert (pods.names, pods.told) == ({"old"}, [])
+    fake_cluster.pods.run("new", node=NODE)
+    fake_cluster.pods.annotate("new", {"a": "b"})
+    fake_cluster.pods.delete("old", grace=0)
+    pods.until(lambda: pods.names == {"new"}, "all of it is told")
+    assert [kind for kind, name in pods.told if name == "new"] == ["ADDED", "MODIFIED"]
+    assert pods.told[-1] == ("DELETED", "old")
+    assert pods.lists == 1
+
+
+def test_nothing_but_gets_lists_and_watches_of_our_node_are_asked_for(
+    fake_cluster: FakeApiServer, pods: Follower
+) -> None:
+    fake_cluster.pods.run("llm", node=NODE)
+    fake_cluster.pods.delete("llm")
+    pods.until(lambda: ("MODIFIED", "llm") in pods.told, "the pod is seen to end")
+    fake_cluster.pods.delete("llm", grace=0)
+    pods.until(lambda: not pods.names, "it is gone")
+    assert {request.verb for request in pods.requests()} == {"get", "list", "watch"}
+    selected = [one.query.get("fieldSelector") for one in pods.requests() if one.verb in ("list", "watch")]
+    assert selected == [f"spec.nodeName={NODE}"] * 2
+
+
+def test_a_list_comes_from_the_watch_cache_and_is_never_older_than_what_is_known(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+) -> None:
+    (first,) = pods.requests("list")
+    assert first.query["resourceVersion"] == "0"
+    newest = fake_cluster.pods.run("new", node=NODE)["metadata"]["resourceVersion"]
+    pods.until(lambda: pods.names == {"new"}, "it is told")
+    proxy.inject(GONE)
+    pods.until_open(lists=2)
+    assert pods.requests("list")[-1].query["resourceVersion"] == newest
+
+
+def test_a_server_that_was_restored_to_older_versions_is_followed(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+) -> None:
+    pods.watch._traffic.newest = 10**9
+    proxy.inject(GONE)
+    pods.until_open(lists=2)
+    asked = [(one.query["resourceVersion"], one.code) for one in pods.requests("list")]
+    assert asked == [("0", 200), (str(10**9), 504), ("0", 200)]
+    fake_cluster.pods.run("new", node=NODE)
+    pods.until(lambda: pods.names == {"new"}, "it is told")
+
+
+def test_after_a_cut_it_goes_on_from_where_it_was(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+) -> None:
+    fake_cluster.pods.run("old", node=NODE)
+    pods.until(lambda: pods.names == {"old"}, "it is told")
+    proxy.refuse()
+    fake_cluster.pods.delete("old", grace=0)
+    fake_cluster.pods.run("new", node=NODE)
+    assert pods.until_problem("ApiUnreachable") == "ApiUnreachable: watch of pods: Connection refused"
+    proxy.heal()
+    pods.until(lambda: pods.names == {"new"}, "what happened meanwhile is told")
+    pods.until_open()
+    assert pods.lists == 1
+
+
+def test_after_a_410_in_the_stream_what_went_meanwhile_is_known_to_be_gone(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+) -> None:
+    fake_cluster.pods.run("old", node=NODE)
+    pods.until(lambda: pods.names == {"old"}, "it is told")
+    proxy.refuse()
+    fake_cluster.pods.delete("old", grace=0)
+    fake_cluster.compact()
+    proxy.heal()
+    pods.until_open(lists=2)
+    assert pods.names == set()
+    assert ("DELETED", "old") not in pods.told
+
+
+def test_after_a_watch_that_is_refused_as_a_whole_it_lists_again(proxy: FaultProxy, pods: Follower) -> None:
+    for lists, code in enumerate([400, 404, 405, 410, 422], 2):
+        proxy.answer(code, watch=True)
+        proxy.cut()
+        pods.until_open(lists)
+
+
+STRANGE_LINES: list[Body] = [
+    {"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd"}},
+    {"type": "ERROR", "object": {}},
+    b"\x00garbage{",
+    b"[1, 2]",
+    {"object": {"metadata": {"name": "x", "uid": "x"}}},
+    {"type": "ADDED", "object": {"metadata": None}},
+]
+
+
+def test_whatever_a_stream_holds_it_is_followed_again(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+) -> None:
+    for lists, line in enumerate(STRANGE_LINES, 2):
+        assert proxy.inject(line) == 1
+        pods.until_open(lists)
+        name = f"pod-{lists}"
+        fake_cluster.pods.run(name, node=NODE)
+        pods.until(lambda name=name: name in pods.names, "events come")  # type: ignore[misc]
+
+
+def test_an_event_of_an_unknown_type_is_passed_over(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+) -> None:
+    proxy.inject({"type": "RENAMED", "object": {"metadata": {"name": "x", "uid": "x", "resourceVersion": "999999"}}})
+    fake_cluster.pods.run("after", node=NODE)
+    pods.until(lambda: "after" in pods.names, "events come")
+    assert (pods.lists, [name for _, name in pods.told]) == (1, ["after"])
+
+
+def test_an_event_that_is_not_understood_is_made_up_for_by_a_list(
+    fake_cluster: FakeApiServer, pods: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    pods.fails = True
+    fake_cluster.pods.run("odd", node=NODE)
+    pods.until(lambda: pods.names == {"odd"}, "it is in the LIST")
+    said = [record.message for record in caplog.records if record.name.startswith("agent")]
+    assert said == ["an event of pods was not understood"]
+
+
+def test_what_the_list_holds_already_is_not_told_again(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+) -> None:
+    pod = fake_cluster.pods.run("llm", node=NODE)
+    pods.until(lambda: pods.names == {"llm"}, "it is told")
+    fake_cluster.pods.run("other", node=NODE)
+    pods.until(lambda: len(pods.names) == 2, "it is told")
+    proxy.inject(GONE)
+    pods.until_open(lists=2)
+    before = list(pods.told)
+    proxy.inject({"type": "MODIFIED", "object": pod})
+    fake_cluster.pods.delete("other", grace=0)
+    pods.until(lambda: pods.names == {"llm"}, "later events are told")
+    assert "llm" not in {name for _, name in pods.told[len(before) :]}
+
+
+def test_a_watch_that_ends_at_once_each_time_is_not_opened_in_a_hot_loop(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, follow: Follow
+) -> None:
+    proxy.answer(200, b"", watch=True, times=math.inf)
+    pods = follow(backoffs=Backoffs(0.1, 0.4))
+    pods.until(lambda: len(pods.requests("watch")) > 4, "the pauses have grown")
+    assert pods.asked_within(1.0) <= 6
+    fake_cluster.pods.run("new", node=NODE)
+    proxy.heal()
+    pods.until(lambda: pods.names == {"new"}, "it is told")
+    assert pods.lists == 1
+
+
+def test_a_410_each_time_is_not_answered_by_lists_in_a_hot_loop(proxy: FaultProxy, follow: Follow) -> None:
+    proxy.answer(200, json.dumps(GONE) + "\n", watch=True, times=math.inf)
+    pods = follow(backoffs=Backoffs(0.4, 1.6))
+    pods.until(lambda: pods.lists >= 3, "the pauses have grown")
+    assert pods.asked_within(1.0) <= 2 * 2
+    proxy.heal()
+    pods.until_open(lists=4)
+
+
+def test_the_pauses_after_brief_watches_begin_anew_once_one_has_lasted(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, follow: Follow
+) -> None:
+    monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.3)
+    pods = follow(backoffs=Backoffs(0.1, 100.0))
+    pods.until_open()
+    for _ in range(3):
+        proxy.cut()
+        pods.until_open()
+    time.sleep(0.4)
+    proxy.cut()
+    start = time.monotonic()
+    pods.until_open()
+    assert time.monotonic() - start < 0.3
+
+
+def test_a_stream_that_falls_silent_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, proxy: FaultProxy, follow: Follow
+) -> None:
+    monkeypatch.setattr(watch, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(traffic, "ANSWER_SECONDS", 0.3)
+    pods = follow()
+    pods.until_open()
+    proxy.hang()
+    assert pods.until_problem("no answer") == "ApiUnreachable: watch of pods: no answer in time"
+    fake_cluster.pods.run("new", node=NODE)
+    proxy.heal()
+    pods.until(lambda: pods.names == {"new"}, "what happened meanwhile is told")
+    assert (pods.problem(), pods.lists) == ("", 1)
+
+
+def test_bookmarks_keep_a_quiet_watch_open(
+    monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, follow: Follow
+) -> None:
+    monkeypatch.setattr(watch, "SILENT_SECONDS", 0.6)
+    fake_cluster.bookmark_interval = 0.2
+    pods = follow()
+    pods.until_open()
+    assert pods.asked_within(1.5) == 0
+
+
+def test_the_ca_is_read_anew_now_and_then_without_another_list(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, follow: Follow
+) -> None:
+    monkeypatch.setattr(watch, "SESSION_SECONDS", 0.3)
+    pods = follow()
+    for sessions in range(1, 4):
+        pods.until_open()
+        time.sleep(0.35)
+        before = pods.watch._traffic._session
+        proxy.cut()
+        pods.until(lambda before=before: pods.watch._traffic._session is not before, "another session")  # type: ignore[misc]
+        assert before is not None
+        assert before.closed, sessions
+    pods.until_open()
+    assert pods.lists == 1
+
+
+def test_twenty_restarts_leave_no_thread_and_no_descriptor_behind(proxy: FaultProxy, follow: Follow) -> None:
+    pods = follow(backoffs=Backoffs(0.01, 0.02))
+    pods.until_open()
+    restarts: list[Body] = [b"garbage", {"type": "ERROR", "object": {"code": 500}}]
+    counts = []
+    for k in range(20):
+        proxy.inject(restarts[k % 2])
+        pods.until_open(lists=k + 2)
+        counts.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
+    assert max(counts) == counts[0], counts
+
+
+@pytest.mark.parametrize("state", ["new", "open", "refused", "hanging", "deaf", "401", "403", "no CRD"])
+def test_it_stops_within_a_second_whatever_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, proxy: FaultProxy, follow: Follow, state: str
+) -> None:
+    if state == "no CRD":
+        fake_cluster.remove_crd()
+    monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.0)
+    one = follow(PLAN, start=state != "new", backoffs=Backoffs(30.0, 60.0))
+    if state not in ("new", "no CRD"):
+        one.until_open()
+    match state:
+        case "refused":
+            proxy.refuse()
+            one.until_problem("refused")
+        case "hanging":
+            before = len(one.requests("watch"))
+            proxy.hang()
+            proxy.cut()
+            one.until(lambda: len(one.requests("watch")) > before, "it asks")
+        case "deaf":
+            proxy.hang("handshake")
+            time.sleep(0.1)
+        case "401" | "403":
+            proxy.answer(int(state), times=math.inf)
+            proxy.cut()
+            one.until_problem(state)
+        case "no CRD":
+            one.until_problem("PlanResourceMissing")
+        case _:
+            pass
+    start = time.monotonic()
+    one.watch.stop()
+    assert not one.alive
+    assert time.monotonic() - start < 1.0
