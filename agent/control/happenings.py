@@ -13,7 +13,7 @@ from typing import Any
 from agent.control.act import ActResult
 from agent.control.report import Report
 from agent.model.reason import Reason, printable
-from agent.model.spec import Mode
+from agent.model.spec import Mode, Role
 from agent.model.workload import ProcessId
 
 MAX_MESSAGE = 1000
@@ -153,7 +153,8 @@ def _seen(pid: int, namespace: str, pod: str, entries: list[tuple[Mapping[str, A
     roles = worker.get("roles") or npu.get("roles")
     # One that could not be bound may have no CPUs though its NPU has.
     if state in ("Bound", "Partial") and isinstance(roles, Mapping) and roles:
-        where += f" ({', '.join(f'{_text(role)} {_text(cpus)}' for role, cpus in roles.items())})"
+        # An API server gives fields back in another order.
+        where += f" ({', '.join(f'{role} {_text(roles[role])}' for role in Role if role in roles)})"
     return _Seen(pid, namespace, pod, state, _text(worker.get("reason")), _text(worker.get("message")), where)
 
 
