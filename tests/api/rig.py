@@ -12,8 +12,8 @@ from agent.demo.fake_kubelet import OPT_IN, VirtualPod, config_hash
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.kube.access import Access
+from agent.kube.retry import Backoffs
 from agent.kube.service import ClusterAgent, Ties
-from agent.kube.watch import Backoffs
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.pods import CONFIG_HASH
 from agent.settings import load_settings
@@ -23,7 +23,8 @@ from tests.cluster.cluster import Cluster
 T = TypeVar("T")
 
 SPEED = 10.0
-"""How much faster the agent's clock runs than time does: it asks npu-smi once a second when it awaits something."""
+"""How much faster the agent's clock runs than time does: it asks npu-smi once a second when it awaits something. A test
+that measures time sets `speed` to 1."""
 
 
 class KubeRig:
@@ -37,6 +38,7 @@ class KubeRig:
         self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, **settings}
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)
+        self.speed = SPEED
         self.agent: ClusterAgent | None = None
         self._thread: threading.Thread | None = None
         cluster.ensure_namespace("prod")
@@ -64,7 +66,7 @@ class KubeRig:
             self.node.kernel,
             journal=self.folder / "journal.json",
             backoffs=Backoffs(0.1, 0.5),
-            clock=lambda: time.monotonic() * SPEED,
+            clock=lambda: time.monotonic() * self.speed,
         )
         self.agent = ClusterAgent(loaded, loaded.spec(), ties)
         self._thread = threading.Thread(target=self.agent.run, name="agent", daemon=True)

@@ -12,8 +12,11 @@ from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet, union
 from agent.node.host import EVERY_CPU
 from tests.api.rig import KubeRig
+from tests.cluster.cluster import Request
 
 ENABLED = "cpubind.dev/enabled"
+PLANS = "/apis/cpubind.dev/v1alpha1/cpubindingplans"
+READS = frozenset({"get", "list", "watch"})
 MEDDLED = CpuSet.parse("1")
 """Where somebody's `taskset` puts threads."""
 
@@ -96,6 +99,15 @@ def restart_container(rig: KubeRig, pod: VirtualPod, name: str = "") -> VirtualP
     kubelet.pods[kubelet.pods.index(pod)] = after
     rig.cluster.pods.started(pod.name, {one.name: one.id for one in after.containers}, pod.namespace)
     return after
+
+
+def writes_to_api(rig: KubeRig, since: float = 0.0) -> list[Request]:
+    """What the agent wrote to the API server, since a time.time()."""
+    return [request for request in rig.cluster.requests(since) if request.verb not in READS]
+
+
+def writes_to_plans(rig: KubeRig, since: float = 0.0) -> list[Request]:
+    return [request for request in writes_to_api(rig, since) if request.path.startswith(PLANS)]
 
 
 def helper(rig: KubeRig, pod: VirtualPod, container: str, comm: str = "fluent-bit") -> FakeTask:
