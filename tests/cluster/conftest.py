@@ -12,10 +12,6 @@ __all__ = ["cluster", "fake_cluster", "real_cluster"]
 MODELLED = "v1.20."
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "api: needs the real API server (KUBEBUILDER_ASSETS)")
-
-
 @pytest.fixture(autouse=True)
 def _of_the_modelled_version(request: pytest.FixtureRequest) -> None:
     """Newer servers say some things otherwise, and that is no fault of the small one."""

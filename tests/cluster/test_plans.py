@@ -49,6 +49,14 @@ def test_the_generation_counts_changes_of_spec_alone(cluster: Cluster) -> None:
     assert cluster.plans.merge_patch("a", {"spec": {"mode": "Enforce"}})["metadata"]["generation"] == 2
 
 
+def test_fields_come_in_the_order_of_their_names(cluster: Cluster) -> None:
+    cluster.plans.named("a", spec={"strategy": "Auto", "mode": "DryRun", "deviceType": "A3"})
+    for plan in (cluster.plans.get("a"), cluster.plans.list()[0]):
+        assert list(plan["spec"]) == ["deviceType", "mode", "strategy"]
+    with cluster.admin.watch(PLANS.path()) as watch:
+        assert list(watch.wait_for("ADDED", "a")["object"]["spec"]) == ["deviceType", "mode", "strategy"]
+
+
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
