@@ -14,6 +14,8 @@ from kubernetes import client
 from agent import __version__
 from agent.control.report import API_VERSION
 from agent.kube.access import Access
+from agent.kube.faults import said
+from agent.kube.retry import retry_after
 from agent.model.reason import Problem, Reason, Refused, printable
 
 GROUP, _, VERSION = API_VERSION.partition("/")
@@ -125,6 +127,8 @@ class Api:
     def close(self) -> None:
         """Drops its connections."""
         with self._lock:
+            if self._client is not None:
+                self._client.rest_client.pool_manager.clear()
             self._client = None
 
     def _of_plans(self, verb: str, call: Callable[..., Any]) -> Object:
@@ -133,10 +137,7 @@ class Api:
         def make(api_client: client.ApiClient) -> Any:
             return call(client.CustomObjectsApi(api_client), _request_timeout=TIMEOUT)
 
-        answer = self._made(verb, make)
-        if not isinstance(answer, dict):
-            raise ApiError(Problem(Reason.API_REFUSED, f"{verb} of {PLURAL}: the answer is no object"))
-        return answer
+        return self._made(verb, f"{verb} of {PLURAL}", make)
 
     def _request(
         self,
@@ -157,34 +158,37 @@ class Api:
                 raise client.ApiException(http_resp=response, body=data.decode(errors="replace"), data=None)
             return json.loads(data)
 
-        answer = self._made(verb, make)
-        if not isinstance(answer, dict):
-            raise ApiError(Problem(Reason.API_REFUSED, f"{verb} {path.partition('?')[0]}: the answer is no object"))
-        return answer
+        return self._made(verb, f"{verb} of {_resource(path)}", make)
 
-    def _made(self, verb: str, make: Callable[[client.ApiClient], Any]) -> Any:
-        """Makes a request, counts it, and turns whatever it raises into `ApiError`."""
+    def _made(self, verb: str, what: str, make: Callable[[client.ApiClient], Any]) -> Object:
+        """Makes a request, counts it, and turns whatever it raises into `ApiError`. An answer is an object of
+        Kubernetes', with `metadata`, or it is none."""
+        code, failure = "error", ApiError(Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense"))
         try:
             answer = make(self._connected())
         except Refused as refused:
-            raise ApiError(refused.problem) from None
+            raise ApiError(refused.problem) from None  # nothing was asked
         except client.ApiException as error:
-            self._count(verb, str(error.status or "error"))
-            raise _refusal(error) from None
+            if error.status:
+                code, failure = str(error.status), _refusal(error, what)
+            else:
+                failure = ApiError(Problem(Reason.API_UNREACHABLE, f"{what}: {said(error)}"))
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            self._count(verb, "error")
             self.close()  # the next one reads the CA again
-            raise ApiError(Problem(Reason.API_UNREACHABLE, printable(str(error), 160))) from None
-        except ValueError as error:
-            self._count(verb, "error")
-            raise ApiError(
-                Problem(Reason.API_REFUSED, f"the answer is no JSON: {printable(str(error), 120)}")
-            ) from None
-        self._count(verb, "200")
-        return answer
+            failure = ApiError(Problem(Reason.API_UNREACHABLE, f"{what}: {said(error)}"))
+        except ValueError:
+            pass  # no JSON
+        else:
+            code = "200"
+            if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
+                self._count(verb, code)
+                return answer
+        self._count(verb, code)
+        raise failure
 
     def _connected(self) -> client.ApiClient:
         with self._lock:
+            token = self._access.token()
             if self._client is None:
                 configuration = client.Configuration()
                 configuration.host = self._access.server
@@ -194,11 +198,17 @@ class Api:
                 configuration.api_key_prefix = {"BearerToken": "Bearer"}
                 self._client = client.ApiClient(configuration)
                 self._client.user_agent = f"cpubind/{__version__}"
-            self._client.configuration.api_key = {"BearerToken": self._access.token()}
+            self._client.configuration.api_key = {"BearerToken": token}
             return self._client
 
 
-def _refusal(error: client.ApiException) -> ApiError:
+def _resource(path: str) -> str:
+    """``pods`` of ``/api/v1/pods?…``, ``events`` of ``/api/v1/namespaces/prod/events/llm-0.1``."""
+    parts = path.partition("?")[0].split("/")
+    return next((part for part in reversed(parts) if part in ("events", "nodes", "pods")), parts[-1])
+
+
+def _refusal(error: client.ApiException, what: str) -> ApiError:
     """The Status that the API server answered with, as an `ApiError`."""
     message = ""
     try:
@@ -206,8 +216,7 @@ def _refusal(error: client.ApiException) -> ApiError:
         message = str(status.get("message", "")) if isinstance(status, dict) else ""
     except ValueError:
         pass
-    retry_after = (error.headers or {}).get("Retry-After", "")
-    seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
-    return ApiError(
-        Problem(Reason.API_REFUSED, printable(f"{error.status} {message or error.reason}", 1000)), error.status, seconds
-    )
+    ours = error.status < 500 and error.status != 429  # else it is in trouble itself
+    text = printable(f"{what}: {error.status} {message or error.reason}", 1000)
+    problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, text)
+    return ApiError(problem, error.status, retry_after(error.headers or {}))

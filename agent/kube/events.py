@@ -128,9 +128,14 @@ class EventBook:
             self._posted.popitem(last=False)
         return Post(self._body(name, happening, subject, now), happening.standing)
 
-    def failed(self, happening: Happening, subject: Subject) -> None:
-        """A post that did not arrive: the next of its kind is a new one."""
-        self._posted.pop((subject.uid, happening.reason.value, happening.message), None)
+    def failed(self, happening: Happening, subject: Subject, *, again: bool) -> None:
+        """A post that did not arrive: the next of its kind is a new one. One that is to be sent `again` has cost
+        nothing: an API server that is away for long would use up what may be said when it is back."""
+        key = (subject.uid, happening.reason.value, happening.message)
+        self._posted.pop(key, None)
+        if again and key[:2] in self._buckets and self._sent:
+            self._buckets[key[:2]].tokens += 1
+            self._sent.pop()
 
     def _take(self, key: tuple[str, str], now: float) -> bool:
         bucket = self._buckets.setdefault(key, _Bucket(BURST, REFILL_SECONDS, BURST, now))

@@ -21,7 +21,7 @@ from agent.control.report import API_VERSION, KIND
 from agent.kube.api import Api, ApiError
 from agent.kube.events import EventBook, Post, Recount, Subject
 from agent.kube.plan import PlanResource
-from agent.kube.retry import Backoffs
+from agent.kube.retry import MAX_PAUSE, Backoffs
 from agent.model.reason import Problem, Reason, printable
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,28 @@ LAST_SECONDS = 2.0
 
 _UNDECLARED = re.compile(r"\.status((?:\.[A-Za-z0-9]+|\[[^\]]*\])+): field not declared in schema")
 _INDEX = re.compile(r"\[[^\]]*\]")
+_NO_RIGHT = re.compile(r" cannot (create|patch) resource ")
+"""How every authorizer's refusal reads, other than that of a namespace that is ending."""
 
 Path = tuple[str, ...]
+
+
+class _Line:
+    """One kind of write: why it failed last, and when it may be tried again."""
+
+    def __init__(self, backoffs: Backoffs) -> None:
+        self._backoffs = backoffs
+        self._pauses = iter(backoffs)
+        self.problem: Problem | None = None
+        self.not_before = 0.0
+
+    def failed(self, now: float, at_least: float = 0.0) -> float:
+        """Returns when to try again."""
+        self.not_before = now + max(next(self._pauses), at_least)
+        return self.not_before
+
+    def went_well(self) -> None:
+        self.problem, self._pauses = None, iter(self._backoffs)
 
 
 class Publisher:
@@ -49,28 +69,31 @@ class Publisher:
         plan: PlanResource,
         pod_uid: Callable[[str, str], str],
         *,
+        resource_missing: Callable[[], bool] = lambda: False,
         interval: float = 10.0,
         backoffs: Backoffs | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`pod_uid` gives the uid of a living pod by namespace and name, or ""."""
+        """`pod_uid` gives the uid of a living pod by namespace and name, or "". `resource_missing` says whether it is
+        known that no plan can be made: then nobody has to be asked."""
         self._api = api
         self._plan = plan
         self._pod_uid = pod_uid
+        self._resource_missing = resource_missing
         self._interval = interval
         self._backoffs = backoffs or Backoffs(1.0, 60.0)
         self._clock = clock
         self._wall_clock = wall_clock
         self._book = EventBook(plan.node, str(wall_clock()))
         self._waiting: deque[Happening] = deque(maxlen=MAX_WAITING)
-        self._pauses = iter(self._backoffs)
-        self._not_before = 0.0  # after a failure
+        # What keeps plans from being written does not keep events from being posted, and the other way round.
+        self._plans, self._events = _Line(self._backoffs), _Line(self._backoffs)
+        self._no_right: Problem | None = None
         self._next_write = 0.0
         self._answer: tuple[object, object] = (None, None)
         self._unknown: set[Path] = set()
         self._unknown_since = 0.0
-        self._problem: Problem | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
@@ -92,7 +115,12 @@ class Publisher:
     @property
     def problem(self) -> Problem | None:
         """Why the plan can't be written just now. It can't be told in the plan, then."""
-        return self._problem
+        return self._plans.problem
+
+    @property
+    def events_problem(self) -> Problem | None:
+        """Why events can't be posted just now."""
+        return self._events.problem or self._no_right
 
     def outdated(self) -> Problem | None:
         """SchemaOutdated while fields of the status are left out."""
@@ -106,29 +134,31 @@ class Publisher:
             due = self._turn()
             self._plan.stirred.wait(max(0.05, due - self._clock()))
             self._plan.stirred.clear()
-        self._not_before = self._next_write = 0.0
+        self._plans.not_before = self._events.not_before = self._next_write = 0.0
         self._turn()
 
     def _turn(self) -> float:
         """One round; returns when the next one is due, on the clock."""
         now = self._clock()
-        if now < self._not_before:
-            return self._not_before
+        return min(self._attempt(self._plans, self._write, now), self._attempt(self._events, self._post_events, now))
+
+    def _attempt(self, line: _Line, work: Callable[[float], float], now: float) -> float:
+        """Does what is to be done, unless it failed just before; returns when to come again."""
+        if now < line.not_before:
+            return line.not_before
         try:
-            due = self._write(now)
-            self._post_events()
+            due = work(now)
         except ApiError as error:
-            pause = max(next(self._pauses), error.retry_after)
-            self._not_before = now + pause
             if error.status != 409:  # somebody else made it just now: the watch brings it
-                self._problem = error.problem
-            return self._not_before
-        except Exception:
-            log.exception("a write to the API server failed")
-            self._not_before = now + next(self._pauses)
-            return self._not_before
-        self._problem = None
-        self._pauses = iter(self._backoffs)
+                line.problem = error.problem
+            return line.failed(now, min(error.retry_after, MAX_PAUSE))
+        except Exception as error:
+            problem = Problem(Reason.API_REFUSED, f"a fault of the agent's own: {type(error).__name__}")
+            if line.problem != problem:
+                log.exception("a write to the API server failed")
+            line.problem = problem
+            return line.failed(now)
+        line.went_well()
         return due
 
     def _write(self, now: float) -> float:
@@ -138,6 +168,8 @@ class Publisher:
         if not known or wanted is None:
             return later
         if present is None:
+            if self._resource_missing():
+                return later  # the watch stirs when it is there
             self._create(wanted)
             return now + SOON_SECONDS  # the agent is about to report on the generation that it has now
         status = wanted.get("status", {})
@@ -190,13 +222,14 @@ class Publisher:
         self._plan.apply("MODIFIED", made)
         return True
 
-    def _post_events(self) -> None:
+    def _post_events(self, now: float) -> float:
         while self._waiting:
             happening = self._waiting[0]
             subject = self._subject(happening)
             if subject is not None:
                 self._post(happening, subject)
             self._waiting.popleft()
+        return now + 60.0
 
     def _post(self, happening: Happening, subject: Subject) -> None:
         sent = self._book.admit(happening, subject, self._wall_clock())
@@ -205,14 +238,20 @@ class Publisher:
                 self._api.create_event(sent.body)
             elif isinstance(sent, Recount):
                 self._api.patch_event(sent.namespace, sent.name, sent.patch)
+            else:
+                return
+            self._no_right = None
         except ApiError as error:
             if error.status == 409 and isinstance(sent, Post) and sent.standing:
                 return
-            self._book.failed(happening, subject)
-            if error.status is None or error.status in (401, 429) or error.status >= 500:
-                raise  # it waits
+            waits = error.status is None or error.status in (401, 429) or error.status >= 500
+            self._book.failed(happening, subject, again=waits)
+            if waits:
+                raise
             # A namespace that is ending, a limit of somebody's, no right: the event is not worth more.
             log.debug("event %s on %s: %s", happening.reason, subject.name, error.problem)
+            if error.status == 403 and _NO_RIGHT.search(error.problem.message):
+                self._no_right = error.problem
 
     def _subject(self, happening: Happening) -> Subject | None:
         """The object of an event, with its uid; None where it is gone."""

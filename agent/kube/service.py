@@ -18,6 +18,7 @@ from agent.kube.pod_resources import PodResourcesPoll
 from agent.kube.pods import PodSelection, PodStore
 from agent.kube.publisher import Publisher
 from agent.kube.retry import Backoffs
+from agent.kube.telling import Trouble
 from agent.kube.traffic import CountRequest, Subject
 from agent.kube.watch import Watch
 from agent.model.reason import Problem, Reason
@@ -58,13 +59,21 @@ class ClusterAgent:
 
     def __init__(self, settings: Settings, defaults: Spec, ties: Ties) -> None:
         self._ties = ties
-        self._told: dict[str, Problem | None] = {}
+        self._away = Trouble("the API server", "the API server answers again", ties.clock)
+        self._troubles = {
+            about: Trouble(about, f"{about}: well again", ties.clock) for about in ("pods", "plan", "writes", "events")
+        }
         root, node = settings.host_root, settings.node_name
         self.pods = PodStore(self._wake, ties.clock)
         self.plan = PlanResource(node, pods_listed=lambda: self.pods.listed, changed=self._wake, clock=ties.clock)
         self.api = Api(ties.access, ties.count)
         self.publisher = Publisher(
-            self.api, self.plan, self.pods.uid, interval=settings.status_interval, backoffs=ties.backoffs
+            self.api,
+            self.plan,
+            self.pods.uid,
+            resource_missing=self._resource_missing,
+            interval=settings.status_interval,
+            backoffs=ties.backoffs,
         )
         self.watches = (
             self._watch(Subject("", "v1", "pods", f"spec.nodeName={node}"), self.pods),
@@ -129,6 +138,10 @@ class ClusterAgent:
     def _wake(self) -> None:
         self.agent.wake()
 
+    def _resource_missing(self) -> bool:
+        problem = self.watches[1].problem()
+        return problem is not None and problem.reason is Reason.PLAN_RESOURCE_MISSING
+
     def _kubelet(self, root: Path) -> KubeletState:
         """kubelet's own records. Its socket is asked only where the CPU manager gives CPUs to containers: elsewhere it
         says nothing that is of use, and asking takes 20 MiB."""
@@ -145,27 +158,32 @@ class ClusterAgent:
     def _problems(self) -> list[Problem]:
         """For the plan: what is missing and can be told there. The rest is for the log alone."""
         self.pods.forget()
-        pods, plan = self.watches
+        pods = self._look()
         told = [
             self.publisher.outdated(),
             self._pod_resources.current()[1] if self._pod_resources else None,
+            pods,
             *self._ties.problems(),
         ]
-        if (problem := pods.problem()) is not None:
-            if problem.reason is not Reason.API_UNREACHABLE and not self.pods.listed:
-                problem = replace(problem, reason=Reason.PODS_UNKNOWN)
-            told.append(problem if problem.reason is not Reason.API_UNREACHABLE else None)
-        for about, found in (("pods", pods.problem()), ("plan", plan.problem()), ("writes", self.publisher.problem)):
-            self._log(about, found)
         return [problem for problem in told if problem is not None]
 
-    def _log(self, about: str, problem: Problem | None) -> None:
-        """Says a problem with the API server when it comes, changes, and goes."""
-        before = self._told.get(about)
-        if problem == before:
-            return
-        self._told[about] = problem
-        if problem is not None:
-            log.warning("%s: %s; what is bound stays and is kept", about, problem)
-        elif before is not None:
-            log.info("%s: the API server answers again", about)
+    def _look(self) -> Problem | None:
+        """Tells the log what is wrong with the API server; returns what the plan is to say of the pods."""
+        watched, plan = (watch.problem() for watch in self.watches)
+        found = {
+            "pods": watched,
+            "plan": plan,
+            "writes": self.publisher.problem,
+            "events": self.publisher.events_problem,
+        }
+        unknown = watched is not None and watched.reason is not Reason.API_UNREACHABLE and not self.pods.listed
+        if unknown:
+            del found["pods"]  # the plan says it, and so the log
+        away = [problem for problem in found.values() if problem and problem.reason is Reason.API_UNREACHABLE]
+        for about, trouble in self._troubles.items():
+            problem = found.get(about)
+            trouble.look(problem if problem and problem.reason is not Reason.API_UNREACHABLE else None)
+        self._away.look(away[0] if away else None)
+        if watched is not None and unknown:
+            return replace(watched, reason=Reason.PODS_UNKNOWN)
+        return self._troubles["pods"].lasting

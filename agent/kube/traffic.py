@@ -190,7 +190,7 @@ class Traffic:
                 else:
                     self._discover(response.url.path, document)
             except (ValueError, TypeError, KeyError, AttributeError):
-                self.problem = Problem(Reason.API_REFUSED, f"{what}: the answer makes no sense")
+                self.problem = Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense")
                 raise aiohttp.ClientConnectionError(str(self.problem)) from None
         if verb != "get":
             self.problem = None
@@ -201,11 +201,12 @@ class Traffic:
             self._miss(leave=verb == "get")
             return
         message = ""
-        if response.status < 500:  # others may hold times and numbers: each would be another problem
+        ours = response.status < 500 and response.status != 429  # else it is in trouble itself
+        if ours:  # others may hold times and numbers: each would be another problem
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 message = f": {json.loads(await response.read())['message']}"
         said_so = f"{what}: {response.status} {response.reason}{message}"
-        self.problem = Problem(Reason.API_REFUSED, printable(said_so, 250))
+        self.problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, printable(said_so, 250))
         if verb == "list" and response.status in (410, 504):
             self.newest = 0  # the versions that we know are not those of this server: it may have been restored
         if response.status == 429 and not 0 < retry_after(response.headers) <= MAX_PAUSE:

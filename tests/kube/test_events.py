@@ -108,7 +108,7 @@ def test_events_of_two_runs_have_different_names() -> None:
 def test_one_that_did_not_arrive_is_posted_anew() -> None:
     events = book()
     events.admit(happening(), POD, 0.0)
-    events.failed(happening(), POD)
+    events.failed(happening(), POD, again=True)
     assert isinstance(events.admit(happening(), POD, 1.0), Post)
 
 

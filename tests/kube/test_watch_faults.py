@@ -134,7 +134,7 @@ def test_a_list_that_makes_no_sense_says_nothing_about_pods(
     for body in BROKEN_LISTS:
         proxy.answer(200, body, path=ALL_PODS, watch=False)
     pods = follow(backoffs=Backoffs(0.05, 0.05))
-    assert pods.until_problem("pods") == "ApiRefused: list of pods: the answer makes no sense"
+    assert pods.until_problem("pods") == "ApiUnreachable: list of pods: the answer makes no sense"
     assert pods.lists == 0
     pods.until_open()
     assert (pods.names, len(pods.requests("list"))) == ({"llm"}, len(BROKEN_LISTS) + 1)
@@ -154,7 +154,7 @@ def test_a_discovery_that_makes_no_sense_is_tried_again(proxy: FaultProxy, follo
         for body in BROKEN_LISTS[::2]:
             proxy.answer(200, body, path=path)
     pods = follow()
-    assert pods.until_problem("discovery") == "ApiRefused: discovery of pods: the answer makes no sense"
+    assert pods.until_problem("discovery") == "ApiUnreachable: discovery of pods: the answer makes no sense"
     pods.until_open()
 
 
@@ -174,7 +174,7 @@ def test_a_storm_of_errors_is_outlived(proxy: FaultProxy, pods: Follower) -> Non
     for code in (500, 502, 503, 504):
         proxy.answer(code, b"upstream connect error", times=2)
     proxy.cut()
-    assert pods.until_problem("503") == "ApiRefused: watch of pods: 503 Service Unavailable"
+    assert pods.until_problem("503") == "ApiUnreachable: watch of pods: 503 Service Unavailable"
     pods.until_open()
     assert pods.lists == 1
 
