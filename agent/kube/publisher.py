@@ -92,7 +92,7 @@ class Publisher:
         self._no_right: Problem | None = None
         self._next_write = 0.0
         self._answer: tuple[object, object] = (None, None)
-        self._unknown: set[Path] = set()
+        self._unknown: frozenset[Path] = frozenset()
         self._unknown_since = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -173,19 +173,16 @@ class Publisher:
             self._create(wanted)
             return now + SOON_SECONDS  # the agent is about to report on the generation that it has now
         status = wanted.get("status", {})
-        if self._unknown and now - self._unknown_since > RETRY_SCHEMA_SECONDS:
-            self._unknown_since = now
-            if self._apply(status, frozenset()):
-                self._unknown.clear()
-                return later
-        trimmed = _without(status, frozenset(self._unknown))
+        trimmed = _without(status, self._unknown)
         theirs = present.get("status", {})
-        if trimmed == theirs or self._answer == (trimmed, theirs):
+        again = bool(self._unknown) and now - self._unknown_since > RETRY_SCHEMA_SECONDS
+        if not again and (trimmed == theirs or self._answer == (trimmed, theirs)):
             return later
         if now < self._next_write:
             return self._next_write
-        while not self._apply(status, frozenset(self._unknown)):
-            pass
+        if again:
+            self._unknown_since = now
+        self._apply(status, frozenset() if again else self._unknown)
         self._next_write = now + self._interval
         return later
 
@@ -206,21 +203,22 @@ class Publisher:
         log.info("made the plan %s", self._plan.node)
         self._plan.apply("MODIFIED", made)
 
-    def _apply(self, status: Mapping[str, Any], without: frozenset[Path]) -> bool:
-        """Applies a status; False where the schema does not have a field of it, which is left out from now on."""
-        trimmed = _without(status, without)
-        try:
-            made = self._api.apply_status(self._plan.node, trimmed)
-        except ApiError as error:
-            unknown = {_path(match[1]) for match in _UNDECLARED.finditer(error.problem.message)}
-            if not unknown or unknown <= self._unknown | without or len(self._unknown) >= MAX_UNKNOWN:
-                raise
-            self._unknown |= unknown
-            self._unknown_since = self._clock()
-            return False
+    def _apply(self, status: Mapping[str, Any], without: frozenset[Path]) -> None:
+        """Applies a status without the fields of these paths, and without those that the schema turns out to lack."""
+        while True:
+            trimmed = _without(status, without)
+            try:
+                made = self._api.apply_status(self._plan.node, trimmed)
+                break
+            except ApiError as error:
+                unknown = {_path(match[1]) for match in _UNDECLARED.finditer(error.problem.message)}
+                if unknown <= without or len(without) >= MAX_UNKNOWN:
+                    raise
+                without |= unknown
+                self._unknown_since = self._clock()
+        self._unknown = without
         self._answer = (trimmed, made.get("status", {}))
         self._plan.apply("MODIFIED", made)
-        return True
 
     def _post_events(self, now: float) -> float:
         while self._waiting:

@@ -293,10 +293,27 @@ def test_after_the_crd_was_upgraded_everything_is_written_within_ten_minutes(mad
     made.want(mode="DryRun", uvb={"cpus": "1"})
     made.turn()
     made.api.unknown = set()
-    for _ in range(62):
+    for n in range(62):
+        made.want(mode="DryRun", uvb={"cpus": "1"}, planHash=f"{n}")
         made.turn(10.0)
-    assert made.applied[-1] == {"mode": "DryRun", "uvb": {"cpus": "1"}}
+    assert made.applied[-1] == {"mode": "DryRun", "uvb": {"cpus": "1"}, "planHash": "61"}
     assert made.publisher.outdated() is None
+
+
+def test_a_crd_that_stays_old_is_asked_again_without_a_failure(made: Desk) -> None:
+    made.api.unknown = {"uvb", "bases"}
+    made.want(mode="DryRun", uvb={"cpus": "1"}, bases=[])
+    made.turn()
+    for _ in range(130):
+        made.turn(10.0)
+        assert made.publisher.problem is None
+    made.api.unknown = {"bases"}
+    for _ in range(70):
+        made.turn(10.0)
+    assert made.applied[-1] == {"mode": "DryRun", "uvb": {"cpus": "1"}}, "what is known by now is written"
+    outdated = made.publisher.outdated()
+    assert outdated is not None
+    assert outdated.message == "status fields left out: bases"
 
 
 def test_an_event_goes_to_a_living_pod_and_to_nobody_else(made: Desk) -> None:
@@ -317,6 +334,17 @@ def test_events_wait_for_an_api_server_that_is_away_and_not_for_one_that_refuses
     made.turn()
     made.turn(5.0)
     assert [call[2] for call in made.api.of("event")] == ["p0", "p0", "p1", "p2"]
+
+
+def test_an_event_outlasts_an_outage_of_any_length(made: Desk) -> None:
+    made.publisher.tell([Happening(Reason.CPU_BINDING_REPAIRED, "3 threads", namespace="prod", pod="llm-0")])
+    made.api.always["event"] = refused(None)
+    for _ in range(3600):
+        made.turn(1.0)
+    del made.api.always["event"]
+    made.api.calls.clear()
+    made.turn(60.0)
+    assert made.api.of("event") == [("event", "CpuBindingRepaired", "llm-0")]
 
 
 def test_a_state_that_was_told_by_an_earlier_run_is_no_failure(made: Desk) -> None:
