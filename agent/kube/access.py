@@ -45,10 +45,10 @@ class Access:
     def token(self) -> str:
         """The token as it is now: kubelet writes a new one before the old one expires.
 
-        Read for every request; these are few. `Refused` with ApiRefused where it can't be read.
+        Read for every request; these are few. `Refused` with ApiUnreachable where it can't be read.
         """
         try:
             return (self.folder / "token").read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             message = f"the service account's token cannot be read: {printable(str(error), 120)}"
-            raise Refused(Reason.API_REFUSED, message) from None
+            raise Refused(Reason.API_UNREACHABLE, message) from None

@@ -89,7 +89,6 @@ class Publisher:
         self._waiting: deque[Happening] = deque(maxlen=MAX_WAITING)
         # What keeps plans from being written does not keep events from being posted, and the other way round.
         self._plans, self._events = _Line(self._backoffs), _Line(self._backoffs)
-        self._no_right: Problem | None = None
         self._next_write = 0.0
         self._answer: tuple[object, object] = (None, None)
         self._unknown: frozenset[Path] = frozenset()
@@ -120,7 +119,7 @@ class Publisher:
     @property
     def events_problem(self) -> Problem | None:
         """Why events can't be posted just now."""
-        return self._events.problem or self._no_right
+        return self._events.problem
 
     def outdated(self) -> Problem | None:
         """SchemaOutdated while fields of the status are left out."""
@@ -236,20 +235,17 @@ class Publisher:
                 self._api.create_event(sent.body)
             elif isinstance(sent, Recount):
                 self._api.patch_event(sent.namespace, sent.name, sent.patch)
-            else:
-                return
-            self._no_right = None
         except ApiError as error:
             if error.status == 409 and isinstance(sent, Post) and sent.standing:
                 return
+            # A right may be missing for a moment: an API server that starts knows of none yet.
             waits = error.status is None or error.status in (401, 429) or error.status >= 500
+            waits = waits or (error.status == 403 and _NO_RIGHT.search(error.problem.message) is not None)
             self._book.failed(happening, subject, again=waits)
             if waits:
                 raise
-            # A namespace that is ending, a limit of somebody's, no right: the event is not worth more.
+            # A namespace that is ending, a limit of somebody's: the event is not worth more.
             log.debug("event %s on %s: %s", happening.reason, subject.name, error.problem)
-            if error.status == 403 and _NO_RIGHT.search(error.problem.message):
-                self._no_right = error.problem
 
     def _subject(self, happening: Happening) -> Subject | None:
         """The object of an event, with its uid; None where it is gone."""

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from agent.model.reason import Problem
+from agent.model.reason import Problem, Reason
 
 log = logging.getLogger(__name__)
 
@@ -28,30 +28,32 @@ class Trouble:
         self._clock = clock
         self._since: float | None = None
         self._well_since: float | None = None
-        self._told: set[Problem] = set()
+        self._told: set[tuple[Reason, str]] = set()
         self._lasting: Problem | None = None
 
     def look(self, problem: Problem | None) -> None:
         """Takes what is wrong now; None where nothing is. To be called again and again."""
         now = self._clock()
-        if problem is not None:
-            self._since = now if self._since is None else self._since
-            self._well_since = None
-            if problem not in self._told and len(self._told) < MAX_TOLD:
-                self._told.add(problem)
-                log.warning("%s: %s; what is bound stays and is kept", self._about, problem)
-            if now - self._since >= LASTING_SECONDS and (
-                self._lasting is None or self._lasting.reason is not problem.reason
-            ):
-                self._lasting = problem
-        elif self._since is not None:
-            self._well_since = now if self._well_since is None else self._well_since
-            if now - self._well_since >= STEADY_SECONDS:
-                log.info("%s", self._again)
-                self._since = self._well_since = self._lasting = None
-                self._told.clear()
+        if problem is None:
+            self._lasting = self._since = None
+            if self._told:
+                self._well_since = now if self._well_since is None else self._well_since
+                if now - self._well_since >= STEADY_SECONDS:
+                    log.info("%s", self._again)
+                    self._told.clear()
+            return
+        self._well_since = None
+        self._since = now if self._since is None else self._since
+        cause = problem.reason, problem.message.partition(": ")[2]  # whatever was asked for
+        if cause not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(cause)
+            log.warning("%s: %s; what is bound stays and is kept", self._about, problem)
+        if now - self._since >= LASTING_SECONDS and (
+            self._lasting is None or self._lasting.reason is not problem.reason
+        ):
+            self._lasting = problem
 
     @property
     def lasting(self) -> Problem | None:
-        """What has been wrong for long and is not steadily well again; it changes with its reason alone."""
+        """What has been wrong for long, and is; it changes with its reason alone."""
         return self._lasting

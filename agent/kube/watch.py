@@ -103,7 +103,9 @@ class Watch:
             except (Exception, asyncio.CancelledError) as error:  # whatever ends it, it is started again
                 log.debug("watch of %s ended", self.subject.plural, exc_info=True)
                 if self._traffic.problem is None:
-                    why = said(error) if isinstance(error, Exception) else "it was cancelled"
+                    why = "it was cancelled" if isinstance(error, asyncio.CancelledError) else said(error)
+                    if isinstance(error, ValueError | TypeError | KeyError | AttributeError):
+                        why = "what came makes no sense"
                     self._traffic.problem = Problem(Reason.API_UNREACHABLE, f"watch of {self.subject.plural}: {why}")
             if time.monotonic() - begun > 2 * SERVER_SECONDS:
                 pauses = iter(self._backoffs)  # it went well for long

@@ -262,7 +262,12 @@ class FaultProxy:
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _OF_THE_HOP}
         body = await request.read()
         async with self._session.request(
-            request.method, url, headers=headers, data=body or None, allow_redirects=False
+            request.method,
+            url,
+            headers=headers,
+            data=body or None,
+            allow_redirects=False,
+            skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
         ) as answer:
             self._told(index, answer.status)
             passed = {key: value for key, value in answer.headers.items() if key.lower() not in _OF_THE_HOP}

@@ -26,6 +26,12 @@ class Told:
             self.trouble.look(problem)
 
     @property
+    def reason(self) -> str:
+        """Of what lasts; empty where nothing does."""
+        lasting = self.trouble.lasting
+        return str(lasting.reason) if lasting else ""
+
+    @property
     def lines(self) -> list[str]:
         return [record.getMessage() for record in self._caplog.records]
 
@@ -56,9 +62,15 @@ def test_what_comes_and_goes_all_the_time_is_one_trouble(told: Told) -> None:
 
 def test_a_trouble_that_changes_is_told_anew_but_not_for_ever(told: Told) -> None:
     for second in range(1000):
-        told.look(Problem(Reason.API_UNREACHABLE, f"attempt {second}"))
+        told.look(Problem(Reason.API_UNREACHABLE, f"watch of pods: attempt {second}"))
         told.look(AWAY)
     assert len(told.lines) == MAX_TOLD
+
+
+def test_one_cause_is_told_once_whatever_was_asked_for(told: Told) -> None:
+    told.look(AWAY)
+    told.look(Problem(Reason.API_UNREACHABLE, "patch of cpubindingplans: Connection refused"))
+    assert len(told.lines) == 1
 
 
 def test_a_moment_is_not_worth_a_write_and_what_lasts_is(told: Told) -> None:
@@ -68,12 +80,12 @@ def test_a_moment_is_not_worth_a_write_and_what_lasts_is(told: Told) -> None:
     assert told.trouble.lasting == REFUSED
 
 
-def test_what_lasts_changes_with_its_reason_alone_and_goes_when_all_is_steadily_well(told: Told) -> None:
+def test_what_lasts_changes_with_its_reason_alone_and_is_over_when_it_is(told: Told) -> None:
     told.look(REFUSED, LASTING_SECONDS + 1)
-    told.look(Problem(Reason.API_REFUSED, "watch of pods: 401 Unauthorized"))
-    told.look(None, STEADY_SECONDS)
+    told.look(Problem(Reason.API_REFUSED, "watch of pods: 403 Forbidden"))
     assert told.trouble.lasting == REFUSED
     told.look(AWAY)
-    assert told.trouble.lasting == AWAY
-    told.look(None, STEADY_SECONDS + 1)
-    assert told.trouble.lasting is None
+    assert told.reason == "ApiUnreachable"
+    told.look(None)
+    told.look(REFUSED, LASTING_SECONDS)
+    assert told.reason == ""

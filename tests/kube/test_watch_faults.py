@@ -33,7 +33,7 @@ def test_a_token_that_is_refused_is_not_tried_in_a_hot_loop_and_a_new_one_is_tak
         fake_cluster.new_token()
         proxy.cut()
         pods.until(lambda: pods.requests()[-3:][0].code == 401, "it was refused some times")
-        assert pods.until_problem("401").startswith("ApiRefused: watch of pods: 401 Unauthorized")
+        assert pods.until_problem("401").startswith("ApiUnreachable: watch of pods: 401 Unauthorized")
         assert pods.asked_within(0.6) <= 3
         proxy.service_account_dir(account)
         pods.until_open()

@@ -1,0 +1,122 @@
+"""What the publisher does while one kind of write fails: the other kind goes on, and nothing is asked too often."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.control.happenings import Happening
+from agent.kube.api import ApiError
+from agent.kube.retry import MAX_PAUSE
+from agent.model.reason import Problem, Reason
+from tests.kube.test_publisher import Desk, refused
+
+NO_RIGHT = ApiError(
+    Problem(Reason.API_REFUSED, 'create of events: 403 events is forbidden: User "x" cannot create resource "events"'),
+    403,
+)
+ENDING = ApiError(
+    Problem(Reason.API_REFUSED, "create of events: 403 unable to create new content in namespace prod"), 403
+)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """With a plan that has a status."""
+    desk = Desk()
+    desk.plan.replace([])
+    desk.want(mode="DryRun")
+    desk.turn()
+    desk.turn(1.0)
+    desk.turn(100.0)
+    desk.api.calls.clear()
+    return desk
+
+
+def bound(number: int = 0) -> Happening:
+    return Happening(Reason.CPU_BOUND, f"bound {number}", namespace="prod", pod=f"llm-{number}")
+
+
+def test_events_are_posted_while_the_plan_cannot_be_written(desk: Desk) -> None:
+    desk.api.always["apply"] = refused(403)
+    desk.want(mode="Enforce")
+    desk.publisher.tell([bound()])
+    desk.turn()
+    assert desk.api.of("event") == [("event", "CpuBound", "llm-0")]
+    assert str(desk.publisher.problem) == "ApiRefused: 403 no"
+    assert desk.publisher.events_problem is None
+
+
+def test_the_plan_is_written_while_events_cannot_be_posted(desk: Desk) -> None:
+    desk.api.always["event"] = NO_RIGHT
+    desk.publisher.tell([bound()])
+    for mode in ("Enforce", "DryRun", "Disabled"):
+        desk.want(mode=mode)
+        desk.turn(20.0)
+    assert [status["mode"] for status in desk.applied] == ["Enforce", "DryRun", "Disabled"]
+    assert desk.publisher.problem is None
+    assert desk.publisher.events_problem == NO_RIGHT.problem
+
+
+def test_an_event_waits_for_a_right_that_comes_later_and_is_tried_ever_more_rarely(desk: Desk) -> None:
+    """An API server that starts knows of no rights for a moment."""
+    desk.api.always["event"] = NO_RIGHT
+    desk.publisher.tell([bound(0), bound(1)])
+    for _ in range(3600):
+        desk.turn(1.0)
+    assert 50 < len(desk.api.of("event")) < 110
+    del desk.api.always["event"]
+    desk.api.calls.clear()
+    desk.turn(MAX_PAUSE)
+    assert [call[2] for call in desk.api.of("event")] == ["llm-0", "llm-1"]
+    assert desk.publisher.events_problem is None
+
+
+def test_an_event_of_a_namespace_that_is_ending_waits_for_nothing(desk: Desk) -> None:
+    desk.api.refusals = [ENDING]
+    desk.publisher.tell([bound(0), bound(1)])
+    desk.turn()
+    assert [call[2] for call in desk.api.of("event")] == ["llm-0", "llm-1"]
+    assert desk.publisher.events_problem is None
+
+
+def test_nobody_is_asked_for_a_plan_whose_resource_is_known_to_be_missing(desk: Desk) -> None:
+    missing = [True]
+    desk.publisher._resource_missing = lambda: missing[0]
+    desk.plan.apply("DELETED", desk.api.objects.pop("node-a"))
+    desk.want(mode="DryRun")
+    for _ in range(100):
+        desk.turn(60.0)
+    assert desk.api.calls == []
+    missing[0] = False
+    desk.turn()
+    assert [call[0] for call in desk.api.calls] == ["node", "create"]
+
+
+def test_no_wait_that_is_asked_for_is_longer_than_a_minute(desk: Desk) -> None:
+    desk.want(mode="Enforce")
+    desk.api.refusals = [refused(429, retry_after=86400.0)]
+    assert desk.turn() == MAX_PAUSE
+
+
+def test_a_fault_of_the_agents_own_is_told_with_all_that_is_known_of_it_but_once(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise LookupError("a bug")
+
+    desk.api.apply_status = fail  # type: ignore[method-assign, assignment]
+    desk.want(mode="Enforce")
+    for _ in range(100):
+        desk.turn(60.0)
+    (record,) = caplog.records
+    assert record.exc_info
+    assert str(desk.publisher.problem) == "ApiRefused: a fault of the agent's own: LookupError"
+
+
+def test_the_last_write_is_tried_even_in_the_pause_after_a_failure(desk: Desk) -> None:
+    desk.api.refusals = [refused(500)]
+    desk.want(mode="Enforce")
+    desk.turn()
+    desk.publisher.start()
+    desk.publisher.stop()
+    assert desk.api.objects["node-a"]["status"] == {"mode": "Enforce"}
