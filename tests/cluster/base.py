@@ -19,6 +19,7 @@ class ApiServer:
     def __init__(self, port: int, ca: str, admin_token: str) -> None:
         self.port = port
         self.ca = ca
+        self.admin_token = admin_token
         self.admin = ApiClient(HOST, port, ca, admin_token)
         self.nodes = Objects(self.admin, NODES)
         self.pods = Pods(self.admin)

@@ -207,6 +207,8 @@ class RealApiServer(ApiServer):
             "service-account-signing-key-file": folder / "accounts.key",
             "service-account-issuer": "https://kubernetes.default.svc",
             "authorization-mode": "RBAC",
+            # As every cluster has it whose own parts run in pods.
+            "allow-privileged": "true",
             "token-auth-file": folder / "tokens.csv",
             # It would want a service account in every namespace, which a controller makes.
             "disable-admission-plugins": "ServiceAccount",

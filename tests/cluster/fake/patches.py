@@ -64,8 +64,9 @@ def merged(value: Any, patch: Any) -> Any:
 
 def applied_configuration(body: bytes) -> Object:
     try:
-        document = yaml.safe_load(body)
-    except yaml.YAMLError as error:
+        # All JSON is YAML, and is read a hundred times as fast as such.
+        document = json.loads(body) if body.startswith(b"{") else yaml.safe_load(body)
+    except (ValueError, yaml.YAMLError) as error:
         raise bad_request(f"error decoding YAML: error converting YAML to JSON: yaml: {error}") from None
     if not isinstance(document, dict):
         raise bad_request("error decoding YAML: not an object")
