@@ -25,6 +25,6 @@ def rig(cluster: Cluster, tmp_path: Path) -> Iterator[KubeRig]:
 @pytest.fixture
 def a2(cluster: Cluster, tmp_path: Path) -> Iterator[KubeRig]:
     """The same with an A2 node, which is smaller: 192 CPUs, 8 NPUs."""
-    with KubeRig(cluster, tmp_path, "a2") as made:
+    with KubeRig(cluster, tmp_path, "a2", status_interval=0.3) as made:
         made.register()
         yield made

@@ -17,7 +17,6 @@ from agent.kube.service import ClusterAgent, Ties
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.pods import CONFIG_HASH
 from agent.settings import load_settings
-from tests.cluster.client import eventually
 from tests.cluster.cluster import Cluster
 
 T = TypeVar("T")
@@ -170,8 +169,13 @@ class KubeRig:
         self.cluster.plans.merge_patch(self.name, {"spec": dict(spec)})
 
     def until(self, look: Callable[[], T], what: str, timeout: float = 15.0) -> T:
-        """Looks again and again until what it finds is true."""
-        return eventually(look, what, timeout)
+        """Looks again and again, ever more rarely, until what it finds is true."""
+        deadline, pause = time.monotonic() + timeout, 0.02
+        while not (found := look()):
+            assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+            time.sleep(pause)
+            pause = min(1.2 * pause, 0.1)
+        return found
 
     def until_bound(self, workers: Sequence[Worker]) -> None:
         self.until(lambda: {w.pid for w in workers} <= self.bound(), "all are bound")

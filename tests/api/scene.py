@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -88,10 +90,8 @@ def statuses(containers: Sequence[VirtualContainer]) -> list[dict[str, Any]]:
 def restart_container(rig: KubeRig, pod: VirtualPod, name: str = "") -> VirtualPod:
     """kubelet starts a container again that has ended: another id, another cgroup. Returns the pod as it is then."""
     old = pod.container(name)
-    number = int(old.id[:8], 16) + 1
-    new = replace(
-        old, id=f"{number % 16**8:08x}{old.id[8:]}", cgroup=old.cgroup.replace(old.id[:8], f"{number:08x}", 1)
-    )
+    id_ = hashlib.sha256(old.id.encode()).hexdigest()
+    new = replace(old, id=id_, cgroup=old.cgroup.replace(old.id, id_))
     kubelet = rig.node.kubelet
     rig.node.kernel.cgroups.remove(old.cgroup)
     rig.node.kernel.cgroups.create(new.cgroup, new.own_cpus or kubelet.shared)
@@ -101,9 +101,18 @@ def restart_container(rig: KubeRig, pod: VirtualPod, name: str = "") -> VirtualP
     return after
 
 
+def requests(rig: KubeRig, since: float = 0.0) -> list[Request]:
+    """What the agent asked of the API server, since a time.time(). The real one's audit log says it a moment later."""
+    before, now = None, rig.cluster.requests(since)
+    while now != before:
+        time.sleep(0.05)
+        before, now = now, rig.cluster.requests(since)
+    return now
+
+
 def writes_to_api(rig: KubeRig, since: float = 0.0) -> list[Request]:
-    """What the agent wrote to the API server, since a time.time()."""
-    return [request for request in rig.cluster.requests(since) if request.verb not in READS]
+    """What of that were writes."""
+    return [request for request in requests(rig, since) if request.verb not in READS]
 
 
 def writes_to_plans(rig: KubeRig, since: float = 0.0) -> list[Request]:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.api.crds import older_crd
 from tests.api.rig import KubeRig
 from tests.api.scene import is_untouched, writes_to_plans
 from tests.cluster.client import ApiError
-from tests.cluster.cluster import Cluster, our_crd
-
-
-def older_crd() -> dict[str, Any]:
-    """One that lacks fields of the status, one at each depth, and in spec a field and a word."""
-    document = copy.deepcopy(our_crd())
-    properties = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    spec, status = properties["spec"]["properties"], properties["status"]["properties"]
-    del status["uvb"], status["bases"], status["npus"]["items"]["properties"]["workersOmitted"]
-    del spec["helpers"]
-    spec["strategy"]["enum"].remove("NumaSlice")
-    return document
+from tests.cluster.cluster import Cluster
 
 
 @pytest.fixture

@@ -75,6 +75,7 @@ def test_what_concerns_the_node_is_told_on_the_plan_once_and_counted_when_it_com
         a2.edit({"reservedCpus": "5-3"})
         of(a2, "InvalidSpec")
         a2.until(lambda number=count: a2.events("InvalidSpec")[0]["count"] == number, "it is counted")  # type: ignore[misc]
+        a2.until(lambda: a2.condition("PlanValid")["status"] == "False", "the plan says so, too")
         a2.edit({"reservedCpus": "3-5"})
         a2.until(lambda: a2.condition("PlanValid")["status"] == "True", "the spec can be used")
     (event,) = a2.events()

@@ -46,7 +46,7 @@ def test_an_edit_of_spec_is_followed_within_a_second(a2: KubeRig) -> None:
     a2.start(sweep_interval=5)
     _, (worker,) = a2.run_pod("llm-0", [4])
     a2.until_bound([worker])
-    a2.settle()
+    a2.settle(0.6)
     acted, told = [], []
     for generation, (reserved, main) in enumerate({"0-3": "6-21", "0-5": "8-21", "": "2-21"}.items(), 2):
         begun = time.monotonic()
@@ -92,7 +92,7 @@ def test_a_spec_that_cannot_be_used_leaves_the_last_valid_plan_in_force(a2: Kube
     a2.until_bound([worker])
     a2.edit({"reservedCpus": "0-3"})
     a2.until(lambda: masks(worker) == CpuSet.parse("6-21"), "a valid one is in force")
-    a2.settle()
+    a2.settle(0.6)
     valid, writes = a2.status, a2.writes()
     for reserved, complaint in complaints.items():
         a2.edit({"reservedCpus": reserved})
@@ -136,7 +136,7 @@ def test_a_plan_that_a_person_made_keeps_its_node_off_and_is_never_adopted(a2: K
     a2.cluster.nodes.delete(a2.name)
     assert a2.cluster.gc() == []
     a2.register()
-    a2.settle()
+    a2.settle(0.6)
     plan = a2.plan()
     assert plan["metadata"]["uid"] == made["metadata"]["uid"]
     assert "ownerReferences" not in plan["metadata"]
@@ -159,7 +159,7 @@ def test_disabled_gives_everything_back_and_a_dry_run_freezes_it(a2: KubeRig) ->
     before = a2.writes()
     meddle(worker)
     worker.grow(2)
-    a2.settle()
+    a2.settle(0.6)
     assert a2.npu(0)["workers"][0]["state"] == "Planned"
     assert a2.condition("Bound")["reason"] == "NotEnforced"
     assert a2.writes() == before

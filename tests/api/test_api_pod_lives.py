@@ -7,6 +7,7 @@ from agent.model.cpuset import CpuSet
 from tests.api.rig import KubeRig
 from tests.api.scene import (
     ENABLED,
+    PLANS,
     delete_by_force,
     helper,
     is_bound,
@@ -18,6 +19,7 @@ from tests.api.scene import (
     restart_container,
     statuses,
     wait_until_unknown,
+    writes_to_api,
 )
 
 
@@ -185,7 +187,7 @@ def test_nothing_holds_up_pods_namespaces_and_nodes_while_the_agent_is_away(a2: 
     versions = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in a2.cluster.pods.list()}
     a2.until(lambda: is_free(out), "the last one has been seen to opt out")
     a2.until(lambda: a2.events("InvalidAnnotation"), "events have been posted")
-    a2.settle()
+    a2.settle(0.6)
     assert edited["metadata"]["resourceVersion"] == versions["out"]
     after = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in a2.cluster.pods.list()}
     assert after == versions, "no pod was written to"
@@ -199,7 +201,6 @@ def test_nothing_holds_up_pods_namespaces_and_nodes_while_the_agent_is_away(a2: 
     a2.cluster.nodes.delete(a2.name)
     a2.cluster.plans.delete(a2.name)
     assert not a2.cluster.pods.list() + a2.cluster.nodes.list() + a2.cluster.plans.list()
-    written = {(one.verb, one.path) for one in a2.cluster.requests() if one.verb not in ("get", "list", "watch")}
-    plans = "/apis/cpubind.dev/v1alpha1/cpubindingplans"
+    written = {(one.verb, one.path) for one in writes_to_api(a2)}
     events = "/api/v1/namespaces/prod/events"
-    assert written == {("create", plans), ("patch", f"{plans}/{a2.name}/status"), ("create", events)}
+    assert written == {("create", PLANS), ("patch", f"{PLANS}/{a2.name}/status"), ("create", events)}

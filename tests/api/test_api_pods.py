@@ -86,7 +86,7 @@ def test_a_bound_pod_stays_bound_when_its_annotation_becomes_unusable(a2: KubeRi
     before = a2.writes()
     a2.annotate("llm-0", {"cpubind.dev/irq-binding": "perhaps"})
     a2.until(lambda: a2.events("InvalidAnnotation"), "it is told")
-    a2.settle()
+    a2.settle(0.6)
     assert is_bound(worker, a2)
     assert a2.writes() == before
 

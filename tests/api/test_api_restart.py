@@ -40,7 +40,7 @@ def test_an_agent_that_restarts_on_an_unchanged_node_writes_nothing_and_tells_no
     a2.run_pod("batch", [3], annotations={})
     a2.until_bound(workers)
     a2.until(lambda: a2.events("InvalidAnnotation") and a2.events("CpuBound"), "events")
-    version, status, events, writes = a2.settle(), a2.status, versions(a2.events()), a2.writes()
+    version, status, events, writes = a2.settle(0.6), a2.status, versions(a2.events()), a2.writes()
     a2.kill()
     wait_for_the_next_second()
     begun = time.time()

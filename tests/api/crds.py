@@ -1,0 +1,19 @@
+"""CRDs of other releases."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from tests.cluster.cluster import our_crd
+
+
+def older_crd() -> dict[str, Any]:
+    """One that lacks fields of the status, one at each depth, and in spec a field and a word."""
+    document = copy.deepcopy(our_crd())
+    properties = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    spec, status = properties["spec"]["properties"], properties["status"]["properties"]
+    del status["uvb"], status["bases"], status["npus"]["items"]["properties"]["workersOmitted"]
+    del spec["helpers"]
+    spec["strategy"]["enum"].remove("NumaSlice")
+    return document
