@@ -1,0 +1,113 @@
+"""Which cluster the tests run against, and how the image gets there.
+
+CPUBIND_E2E_KUBECONFIG   kubeconfig of a cluster for tests, with rights to everything
+CPUBIND_E2E_IMAGE        name of the agent's image, which the node has already
+CPUBIND_E2E_KUBE_NODE    path of a program that makes a one-node cluster: `up` prints the path of an admin kubeconfig
+                         as its last line, `build NAME FOLDER` builds a Dockerfile into it, `down` removes it
+CPUBIND_E2E_NODE         the node to test on; default: the first that is Ready
+CPUBIND_E2E_HOST_NETWORK 1 where the node has no pod network
+CPUBIND_E2E_PATIENCE     factor for all waiting
+KUBEBUILDER_ASSETS       folder with kubectl and helm; default: those on PATH
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e.kubectl import REPOSITORY, Failed, Kubectl, call, output, tool
+
+IMAGE = "localhost/cpubind:e2e"
+ATTEMPTS = 2
+"""How often a cluster is brought up before the tests are skipped, and an image built before they fail."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is up, with one node of it that the tests use."""
+
+    kubectl: Kubectl
+    helm: str
+    """Path of the program."""
+    image: str
+    """The agent's; also that of all other pods here, which run programs that every image has."""
+    node: str
+    cpus: int
+    """Capacity of the node."""
+    host_network: bool
+    disposable: bool
+    """It is removed after the tests, so that nothing has to be put in order."""
+
+
+@contextmanager
+def open_cluster() -> Iterator[Cluster]:
+    """The cluster that the environment names; the test is skipped where there is none."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("these tests share one cluster, so that they need one process: make test-e2e")
+    kubeconfig, maker = os.environ.get("CPUBIND_E2E_KUBECONFIG"), os.environ.get("CPUBIND_E2E_KUBE_NODE")
+    if not kubeconfig and not maker:
+        pytest.skip("no cluster: set CPUBIND_E2E_KUBECONFIG and CPUBIND_E2E_IMAGE (see tests/e2e/cluster.py)")
+    kubectl, helm = tool("kubectl"), tool("helm")
+    if not kubectl or not helm:
+        pytest.skip("kubectl and helm are needed: put them on PATH, or KUBEBUILDER_ASSETS at a folder with both")
+    if kubeconfig:
+        yield _cluster(Kubectl(kubectl, kubeconfig), helm, _image(maker), disposable=False)
+        return
+    assert maker
+    kubeconfig = _up(maker)
+    try:
+        yield _cluster(Kubectl(kubectl, kubeconfig), helm, _image(maker), disposable=True)
+    finally:
+        call(maker, "down", seconds=120)
+
+
+def _up(maker: str) -> str:
+    """Path of the kubeconfig of a cluster that was just made."""
+    said = ""
+    for _ in range(ATTEMPTS):
+        done = call(maker, "up", env={"CPU_POLICY": "static"}, seconds=900)
+        if done.returncode == 0:
+            return done.stdout.strip().splitlines()[-1]
+        said = (done.stderr + done.stdout).strip()
+        call(maker, "down", seconds=120)
+    pytest.skip(f"NOTHING WAS TESTED: {maker} up failed {ATTEMPTS} times: {said[-500:]}")
+
+
+def _image(maker: str | None) -> str:
+    """Name of the image; built from this working tree where there is a program for that."""
+    if name := os.environ.get("CPUBIND_E2E_IMAGE"):
+        return name
+    if not maker:
+        pytest.skip("CPUBIND_E2E_IMAGE is not set: name an image of cpubind that the cluster's node has")
+    for _ in range(ATTEMPTS):
+        done = call(maker, "build", IMAGE, str(REPOSITORY), seconds=900)
+        if done.returncode == 0:
+            break
+    output(done)
+    return IMAGE
+
+
+def _cluster(kubectl: Kubectl, helm: str, image: str, *, disposable: bool) -> Cluster:
+    wanted = os.environ.get("CPUBIND_E2E_NODE")
+    try:
+        nodes = kubectl.items("nodes")
+    except Failed as failed:
+        pytest.skip(f"NOTHING WAS TESTED: the cluster does not answer: {failed}")
+    for node in nodes:
+        name = node["metadata"]["name"]
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
+        if name == wanted or (not wanted and ready):
+            return Cluster(
+                kubectl=kubectl,
+                helm=helm,
+                image=image,
+                node=name,
+                cpus=int(node["status"]["capacity"]["cpu"]),
+                host_network=os.environ.get("CPUBIND_E2E_HOST_NETWORK") == "1",
+                disposable=disposable,
+            )
+    raise AssertionError(f"the cluster has no node that is Ready{f' and called {wanted}' if wanted else ''}")

@@ -1,0 +1,40 @@
+"""Waiting for what a cluster does in its own time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = float(os.environ.get("CPUBIND_E2E_PATIENCE") or 1)
+"""How many times longer than on a common node everything may take: 10 or so where the node is emulated."""
+
+
+def until(look: Callable[[], T | None], why: str, seconds: float = 20.0) -> T:
+    """What `look` returns once that is true; AssertionError with what it said last after `seconds`.
+
+    A look that fails says no: an object that is not there yet, a pod that is being replaced.
+    """
+    last: object = None
+    end = time.monotonic() + seconds * PATIENCE
+    while True:
+        try:
+            if found := look():
+                return found
+            last = found
+        except (AssertionError, LookupError) as error:
+            last = error
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds * PATIENCE:g} s: {why}; last: {last!r}") from None
+        time.sleep(0.25)
+
+
+def throughout(look: Callable[[], object], why: str, seconds: float) -> None:
+    """Asserts that `look` stays true for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert look(), why
+        time.sleep(0.25)
