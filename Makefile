@@ -31,10 +31,11 @@ demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 
 	@$(BIN)/cpubind demo $(ARGS)
 
 test: lint ## lint, types, import contracts, and all tests that need nothing but this machine
-	$(BIN)/pytest -n 2 -m "not api and not e2e" $(ARGS)
+	$(BIN)/pytest -n 2 -m "not api and not e2e" --ignore=tests/cluster $(ARGS)
 
 test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
-	$(BIN)/pytest -n 2 -m api $(ARGS)
+	$(BIN)/pytest -n 2 tests/cluster $(ARGS)
+	$(BIN)/pytest -n 2 -m api --ignore=tests/cluster $(ARGS)
 
 test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/conftest.py says how it is found
 	$(BIN)/pytest -m e2e tests/e2e $(ARGS)
