@@ -216,7 +216,7 @@ def _refusal(error: client.ApiException, what: str) -> ApiError:
         message = str(status.get("message", "")) if isinstance(status, dict) else ""
     except ValueError:
         pass
-    ours = error.status < 500 and error.status not in (401, 429)  # else it knows nobody, or is in trouble itself
+    ours = error.status < 500 and error.status not in (401, 410, 429)  # else it knows nobody, or is in trouble itself
     text = printable(f"{what}: {error.status} {message or error.reason}", 1000)
     problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, text)
     return ApiError(problem, error.status, retry_after(error.headers or {}))

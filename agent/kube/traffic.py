@@ -201,7 +201,7 @@ class Traffic:
             self._miss(leave=verb == "get")
             return
         message = ""
-        ours = response.status < 500 and response.status not in (401, 429)  # else it is in trouble, or knows nobody
+        ours = response.status < 500 and response.status not in (401, 410, 429)  # else it is in trouble
         if ours:  # others may hold times and numbers: each would be another problem
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 message = f": {json.loads(await response.read())['message']}"

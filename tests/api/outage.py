@@ -92,4 +92,4 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "SILENT_SECONDS", 1.0)
     monkeypatch.setattr(api, "TIMEOUT", (0.6, 0.6))
     monkeypatch.setattr(telling, "STEADY_SECONDS", 3.0)  # on the agent's clock, which is fast
-    monkeypatch.setattr(telling, "LASTING_SECONDS", 5.0)
+    monkeypatch.setattr(telling, "LASTING_SECONDS", 15.0)

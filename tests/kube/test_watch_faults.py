@@ -143,8 +143,8 @@ def test_a_list_that_makes_no_sense_says_nothing_about_pods(
 def test_a_list_that_breaks_off_is_not_asked_for_in_a_hot_loop(proxy: FaultProxy, follow: Follow) -> None:
     proxy.truncate(path=ALL_PODS, times=math.inf)
     pods = follow(backoffs=Backoffs(0.1, 0.4))
-    pods.until(lambda: len(pods.requests("list")) > 4, "the pauses have grown")
-    assert pods.asked_within(1.0) <= 5
+    pods.until(lambda: len(pods.requests("list")) > 3, "the pauses have grown")
+    assert pods.asked_within(0.7) <= 4
     proxy.heal()
     pods.until_open()
 
