@@ -136,6 +136,7 @@ _SPEC_SETTINGS = {
     "allow_any_architecture": "allowAnyArchitecture",
 }
 """Settings that are defaults of a plan's `spec`, with the field's name there."""
+SPEC_SETTINGS = frozenset(_SPEC_SETTINGS)
 
 OTHER_FLAGS = frozenset({"standalone", "dry_run", "select", "snapshot", "output", "cluster", "device", "serve", "real"})
 """Flags of single commands; they, too, can be set by the environment."""

@@ -26,8 +26,8 @@ class View:
 
     pods: tuple[Pod, ...]
     chooses: Chooser
-    spec: Mapping[str, Any]
-    """`spec` of the plan; {} without one."""
+    spec: Mapping[str, Any] | None
+    """`spec` of the plan, {} where that says nothing; None without a plan, and where it could not be read."""
     resources: tuple[PodResources, ...] = ()
     """What kubelet's pod-resources socket lists, where the agent asks it."""
     problems: tuple[Problem, ...] = ()
@@ -51,11 +51,11 @@ def cluster_view(settings: Settings) -> View | None:
         manifests = api.pods(settings.node_name)
         plans = api.plans(settings.node_name)
     except (ApiError, Refused) as error:
-        return View((), selection.choose, {}, resources, (error.problem, *problems))
+        return View((), selection.choose, None, resources, (error.problem, *problems))
     store.replace(manifests)
-    spec = plans[0].get("spec") if plans else None
+    spec = plans[0].get("spec", {}) if plans else None
     pods = tuple(map(pod_from_manifest, manifests))
-    return View(pods, selection.choose, spec if isinstance(spec, Mapping) else {}, resources, problems)
+    return View(pods, selection.choose, spec, resources, problems)
 
 
 def pod_resources(root: Path) -> tuple[tuple[PodResources, ...], Problem | None]:

@@ -212,6 +212,7 @@ def _nobody(found: Survey, origin: Source, subject: str) -> str:
 def _look(origin: Source, spec: Spec, unread: Sequence[Problem]) -> Survey:
     """A survey that writes nothing, whatever mode is set."""
     dry = replace(spec, mode=Mode.DRY_RUN)
+    accepted = origin.accepted
     return survey(
         origin.observer,
         origin.npu_smi,
@@ -219,6 +220,7 @@ def _look(origin: Source, spec: Spec, unread: Sequence[Problem]) -> Survey:
         node=origin.node,
         journal=origin.journal,
         problems=(*unread, *origin.problems),
+        accepted=replace(accepted, mode=Mode.DRY_RUN) if accepted else None,
     )
 
 

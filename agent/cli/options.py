@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from agent.node.procfs import boot_id
 from agent.node.snapshot import open_snapshot
 from agent.planning.optin import opted_in
 from agent.planning.validation import parse_spec
-from agent.settings import Settings, load_settings
+from agent.settings import SPEC_SETTINGS, Settings, load_settings
 
 JOURNAL = Path("var/lib/cpubind/journal.json")
 STATE = Path("var/lib/cpubind/plan.yaml")
@@ -113,6 +114,8 @@ class Source:
     pods: tuple[Pod, ...] = ()
     problems: tuple[Problem, ...] = ()
     """What beside the node itself could not be read."""
+    accepted: Spec | None = None
+    """What the agent goes by where `spec` cannot be used."""
 
 
 def settings_from(flags: dict[str, Any]) -> Settings:
@@ -132,20 +135,37 @@ def spec_in_force(
 ) -> tuple[Spec, dict[str, Any], tuple[Problem, ...]]:
     """The spec for a look, `spec` as people wrote it, and why the state file or the plan could not be used.
 
-    On a live host the agent follows `spec` in its state file, in a cluster that of its plan, so that a look does, too;
-    flags ask "what if" on top.
+    On a live host the agent follows `spec` in its state file, in a cluster that of its plan, and the last one that it
+    accepted where that can't be used. So a look does, too; flags ask "what if" on top.
     """
-    environment = settings.spec(only=set(Settings.model_fields) - settings.flags)
+    environment = _environment(settings)
     if not live:
         return settings.spec(environment), {}, ()
+    held = last_accepted(settings)
+    if view is not None and view.spec is None:
+        return settings.spec(held or environment, only=settings.flags), {}, ()
     path = "the plan" if view else settings.state_file or settings.host_root / STATE
     try:
-        raw = view.spec if view else StateFile(Path(path)).read().get("spec") or {}
-        filed = parse_spec(raw, environment)
+        raw = view.spec if view else StateFile(Path(path)).read().get("spec")
+        filed = parse_spec(raw or {}, environment)
     except Refused as refused:
-        problem = Problem(refused.reason, f"{path}: {refused.message}; its spec is left out here")
-        return settings.spec(environment), {}, (problem,)
-    return settings.spec(filed, only=settings.flags), dict(raw), ()
+        instead = "the last one that was accepted is in force" if held else "its spec is left out here"
+        problem = Problem(refused.reason, f"{path}: {refused.message}; {instead}")
+        return settings.spec(held or environment, only=settings.flags), {}, (problem,)
+    return settings.spec(filed, only=settings.flags), dict(raw or {}), ()
+
+
+def last_accepted(settings: Settings) -> Spec | None:
+    """The last spec that the agent of this host accepted, as its journal has it; None without one."""
+    record, _ = _journal(settings)
+    with contextlib.suppress(Refused):
+        return parse_spec(record.spec, _environment(settings)) if record.spec is not None else None
+    return None
+
+
+def _environment(settings: Settings) -> Spec:
+    """What the settings say that the agent has, too."""
+    return settings.spec(only=set(Settings.model_fields) - settings.flags)
 
 
 @contextmanager
@@ -166,12 +186,14 @@ def source(
             kubelet=lambda: KubeletState(*read_cpu_manager_state(root), view.resources if view else ()),
             patient=False,
         )
-        record, problem = _journal(root / JOURNAL if settings.journal_file is None else settings.journal_file)
+        record, problem = _journal(settings)
         record = record.of_boot(boot_id(root))
         observer.adopt(worker.process for worker in record.workers)
         npu_smi = npu_smi_of(settings)
         problems = (*((problem,) if problem else ()), *(view.problems if view else ()))
-        yield Source(observer, npu_smi, settings.node_name, record, pods, problems)
+        # A flag asks what would be, and is answered by itself.
+        accepted = None if settings.flags & SPEC_SETTINGS else last_accepted(settings)
+        yield Source(observer, npu_smi, settings.node_name, record, pods, problems, accepted)
         return
     with open_snapshot(snapshot) as opened:
         journal, damage = _parsed(opened.journal)
@@ -206,8 +228,9 @@ def both(first: Chooser, second: Chooser) -> Chooser:
     return lambda candidate: second(candidate) if first(candidate) is Choice.BIND else Choice.LEAVE
 
 
-def _journal(path: Path) -> tuple[Journal, Problem | None]:
+def _journal(settings: Settings) -> tuple[Journal, Problem | None]:
     """The agent's journal where it can be read. A look changes nothing, so that a damaged one is left in place."""
+    path = settings.journal_file or settings.host_root / JOURNAL
     try:
         return _parsed(read_text(path, Reason.STATE_UNREADABLE, limit=MAX_BYTES))
     except Refused as refused:

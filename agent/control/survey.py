@@ -39,10 +39,12 @@ def survey(
     node: str,
     journal: Journal | None = None,
     problems: Sequence[Problem] = (),
+    accepted: Spec | None = None,
 ) -> Survey:
     """Reads, attributes and plans once. Never raises for what the host or npu-smi does. `problems` are what else could
-    not be read before."""
+    not be read before; `accepted` is the spec that holds where this one does not fit the node."""
     planner = Planner(journal or Journal())
+    planner.accepted = accepted
     notes = list(problems)
     try:
         # Read first: a node whose CPUs can't be read has no use for an inventory.

@@ -87,6 +87,34 @@ def test_plan_and_verify_agree_with_the_agent_about_who_opted_in_and_follow_spec
     assert not is_repaired(bound), "it only looks"
 
 
+def test_commands_go_by_what_is_in_force_while_the_plan_cannot_be_used(
+    a2: KubeRig, beside: Beside, cpubind: Cpubind
+) -> None:
+    a2.start()
+    _, (worker,) = a2.run_pod("llm-0", [4])
+    worker.add_role_threads()
+    a2.until_bound([worker])
+    a2.edit({"reservedCpus": "0-3"})
+    a2.until(lambda: a2.npu(4)["pool"] == "4-23" and a2.bound() == {worker.pid}, "the edit is followed")
+    a2.node.kernel.sync()
+    beside(a2)
+    for reserved in ("5-3", "0-4,1000"):
+        a2.edit({"reservedCpus": reserved})
+        a2.until(lambda text=reserved: text in a2.condition("PlanValid")["message"], "it cannot be used")  # type: ignore[misc]
+        found = cpubind("plan", "-o", "json")
+        assert found.npu(4)["pool"] == "4-23"
+        assert "InvalidSpec" in found.err
+        verified = cpubind("verify")
+        assert verified.out == "every thread of 1 workers is in place\n"
+
+    a2.address = (a2.address[0], free_port())
+    beside(a2)
+    found = cpubind("plan", "-o", "json")
+    assert found.npu(4)["pool"] == "4-23"
+    assert "ApiUnreachable" in found.err
+    assert cpubind("verify").out == "every thread of 1 workers is in place\n"
+
+
 def test_explain_knows_pods_by_name_and_says_who_did_not_opt_in(a2: KubeRig, beside: Beside, cpubind: Cpubind) -> None:
     _, (worker,) = a2.run_pod("llm-0", [0])
     a2.run_pod("batch", [1], annotations={})
