@@ -72,7 +72,7 @@ class Agent:
         parts.observer.settling.settled = record.settled
         self.passes = 0
         self.last_act = ActResult()
-        self._unreported = ActResult()
+        self._unreported = self._untold = ActResult()
         self._saved = record
         self._journal_problem = problem
         self._object: dict[str, Any] = {}
@@ -290,9 +290,13 @@ class Agent:
         self._object = document
         if report.plan is not None:
             self._npus = document["status"]["npus"]
-        if self.parts.state is None or not self._open:
+        if self.parts.state is None:
             return
-        self.parts.tell(happenings(before, document, report, self.last_act))
+        act, self._untold = self.last_act.after(self._untold), ActResult()
+        if not self._open:
+            self._untold = replace(act, outcomes={})  # who was given back; it is told as soon as anything is
+            return
+        self.parts.tell(happenings(before, document, report, act))
         try:
             self.parts.state.write(document)
             self._logged.pop("state", None)

@@ -11,7 +11,7 @@ import yaml
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.spec import Mode, Spec
-from tests.control.pods import by_annotation, is_free, pods_not_listed
+from tests.control.pods import OUT, annotate, by_annotation, is_free, pods_not_listed
 from tests.control.rig import Rig, masks
 from tests.control.shelf import Shelf
 
@@ -360,5 +360,26 @@ def test_what_was_seen_before_it_was_known_that_there_is_no_plan_is_told(tmp_pat
     shelf.learn()
     rig.sweep()
     assert rig.events() == [("DriverNotReady", "")]
+    rig.sweep()
+    assert rig.events() == []
+
+
+def test_who_was_given_back_before_the_plan_was_known_is_told_when_it_is(tmp_path: Path) -> None:
+    """The pods are listed a moment before the plan is, and one of them had opted out while no agent ran."""
+    shelf = Shelf()
+    shelf.learn({})
+    rig = Rig(tmp_path, "a2", chooses=by_annotation, state=shelf)
+    worker = start(rig, 0)
+    rig.settle()
+    annotate(rig, rig.node.kubelet.pods[0], OUT)
+    anew = shelf.forget()
+    rig.restart(state=anew)
+    rig.events()
+    rig.settle()
+    assert is_free(worker)
+    assert rig.events() == []
+    anew.learn()
+    rig.sweep()
+    assert rig.events() == [("CpuReleased", "llm-0")]
     rig.sweep()
     assert rig.events() == []
