@@ -13,6 +13,8 @@ from tests.api.scene import PLANS, is_bound, is_free, is_untouched, masks, meddl
 from tests.cluster.client import ApiError
 from tests.cluster.fake_apiserver import FakeApiServer
 
+AN_HOUR = "2026-01-01T01:00:00Z"
+
 
 def test_the_agent_makes_the_plan_of_its_node_once_and_then_writes_its_status_alone(a2: KubeRig) -> None:
     uid = a2.cluster.nodes.get(a2.name)["metadata"]["uid"]
@@ -146,6 +148,35 @@ def test_a_plan_that_a_person_made_keeps_its_node_off_and_is_never_adopted(a2: K
 
     a2.edit({"mode": None})
     a2.until_bound([worker])
+
+
+def test_what_others_write_to_a_plan_is_put_right_where_it_is_the_agents_and_left_where_it_is_not(a2: KubeRig) -> None:
+    a2.start()
+    _, (worker,) = a2.run_pod("llm-0", [0])
+    a2.until_bound([worker])
+    a2.settle(0.6)
+    # Labels and annotations are people's.
+    begun = time.time()
+    a2.cluster.plans.annotate(a2.name, {"team": "serving"})
+    a2.settle(0.6)
+    assert writes_to_plans(a2, begun) == []
+
+    a2.cluster.plans.merge_patch(a2.name, {"status": {"mode": "Asleep", "npus": []}}, subresource="status")
+    a2.until(lambda: a2.status["mode"] == "Enforce" and a2.bound() == {worker.pid}, "it is the agent's again")
+
+    # A condition of another controller's stays, and is no reason to write again and again.
+    foreign = {"type": "Patched", "status": "True", "reason": "ByOthers", "message": "", "lastTransitionTime": AN_HOUR}
+    conditions = [*a2.status["conditions"], foreign]
+    a2.cluster.plans.merge_patch(a2.name, {"status": {"conditions": conditions}}, subresource="status")
+    a2.settle(0.6)
+    assert a2.condition("Patched") == foreign
+    begun = time.time()
+    a2.settle(0.6)
+    assert writes_to_plans(a2, begun) == []
+    a2.edit({"reservedCpus": "144"})
+    a2.until(lambda: a2.status["observedGeneration"] == 2, "the edit is followed")
+    assert a2.condition("Patched") == foreign
+    assert a2.plan()["metadata"]["annotations"] == {"team": "serving"}
 
 
 def test_disabled_gives_everything_back_and_a_dry_run_freezes_it(a2: KubeRig) -> None:

@@ -25,7 +25,8 @@ def churn(worker: Worker, rounds: int, pause: float) -> None:
 
 
 def test_nothing_is_asked_while_nothing_changes_however_threads_come_and_go(a2: KubeRig) -> None:
-    """Sweeps of 50 ms and a clock ten times as fast: what would be minutes."""
+    """Sweeps of 50 ms, and a clock a hundred times as fast: what would be minutes."""
+    a2.speed = 100
     a2.start(sweep_interval=0.05, status_interval=0.1)
     _, (worker,) = a2.run_pod("llm-0", [0])
     a2.until_bound([worker])

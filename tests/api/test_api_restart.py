@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+from agent.model.cpuset import CpuSet
 from tests.api.rig import KubeRig
-from tests.api.scene import is_repaired, meddle, writes_to_api, writes_to_plans
+from tests.api.scene import ENABLED, is_free, is_repaired, masks, meddle, writes_to_api, writes_to_plans
 from tests.cluster.cluster import Object
 
 
@@ -105,3 +106,26 @@ def test_bindings_outlast_the_agent_and_drift_meanwhile_is_repaired_by_the_next(
     assert a2.writes() == writes + 3
     a2.until_bound([worker])
     assert len(a2.events("CpuBound")) == 1
+
+
+def test_what_people_asked_for_while_the_agent_was_away_is_done_at_its_start(a2: KubeRig) -> None:
+    a2.start()
+    _, (leaves,) = a2.run_pod("leaves", [0])
+    _, (joins,) = a2.run_pod("joins", [1], annotations={})
+    _, (stays,) = a2.run_pod("stays", [4])
+    a2.until_bound([leaves, stays])
+    a2.stop()
+    a2.annotate("leaves", {ENABLED: "false"})
+    a2.annotate("joins", {ENABLED: "true"})
+    a2.edit({"reservedCpus": "0-3"})
+    a2.start()
+    a2.until_bound([joins, stays])
+    a2.until(lambda: masks(stays) == CpuSet.parse("6-21") and is_free(leaves), "all of it is done")
+    (event,) = a2.until(lambda: a2.events("CpuReleased"), "the event")
+    assert event["involvedObject"]["name"] == "leaves"
+    a2.stop()
+
+    a2.edit({"mode": "Disabled"})
+    a2.start()
+    a2.until(lambda: a2.condition("Restored").get("status") == "True", "everything is given back")
+    assert all(is_free(worker) for worker in (leaves, joins, stays))
