@@ -177,7 +177,7 @@ class Traffic:
 
     async def _look_at(self, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
         self._refused = response.status == 401
-        if response.status >= 400:
+        if response.status >= 300:
             await self._look_at_refusal(response, verb, what)
             return
         if verb == "watch":
@@ -207,6 +207,8 @@ class Traffic:
                 message = f": {json.loads(await response.read())['message']}"
         said_so = f"{what}: {response.status} {response.reason}{message}"
         self.problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, printable(said_so, 250))
+        if response.status < 400:
+            raise aiohttp.ClientConnectionError("no redirect is followed: the token is for this server")
         if verb == "list" and response.status in (410, 504):
             self.newest = 0  # the versions that we know are not those of this server: it may have been restored
         if response.status == 429 and not 0 < retry_after(response.headers) <= MAX_PAUSE:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,8 @@ SESSION_SECONDS = 3600.0
 CLOSING_SECONDS = 0.05
 """aiohttp closes TLS connections in the rounds of the loop that follow."""
 SERVER_SECONDS = 240
-"""How long the API server keeps one watch open; it is renewed from where it was."""
+"""How long, at least, the API server keeps one watch open; it is renewed from where it was. Each watch has a length of
+its own, up to a quarter more: those that began together, after an outage, are not renewed together for ever."""
 SILENT_SECONDS = 70.0
 """A watch that says nothing for so long is dead: the API server sends a bookmark every minute."""
 
@@ -163,10 +165,11 @@ class Watch:
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
+        settings.process.ultimate_exiting_timeout = None  # it would kill the process if an end took ten minutes
         settings.peering.standalone = True
         settings.scanning.disabled = True
         settings.posting.enabled = False
-        settings.watching.server_timeout = SERVER_SECONDS
+        settings.watching.server_timeout = random.randint(SERVER_SECONDS, SERVER_SECONDS * 5 // 4)  # noqa: S311
         settings.watching.inactivity_timeout = SILENT_SECONDS
         settings.watching.connect_timeout = CONNECT_SECONDS
         settings.watching.reconnect_backoff = REST_SECONDS

@@ -51,6 +51,15 @@ def test_nothing_but_gets_lists_and_watches_of_our_node_are_asked_for(
     assert selected == [f"spec.nodeName={NODE}"] * 2
 
 
+def test_watches_that_begin_together_are_not_renewed_together(proxy: FaultProxy, follow: Follow) -> None:
+    pods = follow()
+    pods.until_open()
+    (asked,) = pods.requests("watch")
+    lengths = {pods.watch._settings().watching.server_timeout for _ in range(50)} | {int(asked.query["timeoutSeconds"])}
+    assert len(lengths) > 1
+    assert all(watch.SERVER_SECONDS <= (length or 0) <= 1.25 * watch.SERVER_SECONDS for length in lengths)
+
+
 def test_a_list_comes_from_the_watch_cache_and_is_never_older_than_what_is_known(
     fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -177,6 +178,18 @@ def test_a_storm_of_errors_is_outlived(proxy: FaultProxy, pods: Follower) -> Non
     assert pods.until_problem("503") == "ApiUnreachable: watch of pods: 503 Service Unavailable"
     pods.until_open()
     assert pods.lists == 1
+
+
+def test_the_token_goes_to_nobody_else(proxy: FaultProxy, follow: Follow) -> None:
+    with socket.create_server((proxy.host, 0)) as other:
+        address = f"https://{proxy.host}:{other.getsockname()[1]}/"
+        proxy.answer(307, b"", headers={"Location": address}, path=ALL_PODS, times=3)
+        pods = follow()
+        assert pods.until_problem("307").startswith("ApiRefused: list of pods: 307 ")
+        pods.until_open()
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_what_a_429_asks_for_is_waited_for(proxy: FaultProxy, follow: Follow) -> None:
