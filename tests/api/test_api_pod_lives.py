@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from agent.demo.fake_kubelet import OPT_IN
+from agent.demo.fake_kubelet import OPT_IN, config_hash
 from agent.model.cpuset import CpuSet
+from agent.model.pods import CONFIG_HASH
 from tests.api.rig import KubeRig
 from tests.api.scene import (
     ENABLED,
@@ -144,21 +145,25 @@ def test_a_pod_that_comes_again_by_its_name_says_nothing_about_the_one_before(a2
 
 
 def test_a_static_pod_and_one_in_the_hosts_network_are_bound(a2: KubeRig) -> None:
-    """A static pod's cgroup carries the hash of its manifest, which its mirror has as an annotation."""
     a2.start()
-    pod, (static,) = a2.run_pod("llm-a2-0", [0], static=True)
+    _, (static,) = a2.run_pod("llm-a2-0", [0], static=True)
     _, (host_network,) = a2.run_pod("llm-0", [1], hostNetwork=True)
     a2.until_bound([static, host_network])
-    assert pod.uid.replace("-", "_") not in pod.container().cgroup
-    assert a2.npu(0)["workers"][0] == {
-        "pid": static.pid,
-        "namespace": "prod",
-        "pod": "llm-a2-0",
-        "container": "vllm",
-        "state": "Bound",
-    }
     assert is_bound(static, a2)
     assert is_bound(host_network, a2)
+
+
+def test_a_static_pod_is_known_by_the_hash_of_its_manifest_before_its_containers_are(a2: KubeRig) -> None:
+    """Its cgroup carries that in place of the uid, and its mirror has it as an annotation."""
+    a2.start()
+    said = {**OPT_IN, CONFIG_HASH: config_hash("prod", "llm-a2-0")}
+    a2.cluster.pods.run("llm-a2-0", node=a2.name, namespace="prod", annotations=said, containers=["vllm"])
+    pod = a2.node.kubelet.add_pod("llm-a2-0", static=True)
+    worker = a2.start_worker(0, pod)
+    a2.until_bound([worker])
+    assert said[CONFIG_HASH] in pod.container().cgroup
+    assert a2.npu(0)["workers"][0]["pod"] == "llm-a2-0"
+    assert is_bound(worker, a2)
 
 
 def test_a_guaranteed_pod_is_bound_to_its_own_cpus_which_nobody_else_gets(a2: KubeRig) -> None:
