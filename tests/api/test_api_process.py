@@ -16,6 +16,9 @@ from tests.api.agent_process import NODE, TIMEOUT, AgentProcess
 from tests.cluster.fake_apiserver import FakeApiServer
 from tests.cluster.fault_proxy import FaultProxy
 
+GRACE_SECONDS = 10
+"""terminationGracePeriodSeconds of the chart: after it kubelet kills."""
+
 Start = Callable[..., AgentProcess]
 
 FEW_CPUS = "" if (os.cpu_count() or 1) <= 4 else f"4-{(os.cpu_count() or 1) - 1}"
@@ -65,7 +68,7 @@ def test_a_node_without_npus_is_ready_has_no_plan_and_says_so_once(fake_cluster:
     assert agent.get("/healthz")[0] == 200
     time.sleep(1.0)
     status, seconds = agent.terminate()
-    assert (status, seconds < 3.0) == (0, True)
+    assert (status, seconds < GRACE_SECONDS) == (0, True)
     (line,) = agent.lines("no NPU")
     assert line.endswith("no npu-smi; nothing to do; looking again every 10 minutes")
     assert fake_cluster.requests() == []
@@ -88,7 +91,7 @@ def test_it_publishes_the_plan_and_answers_probes_and_scrapes(fake_cluster: Fake
     assert agent.get("/metrics")[0] == 404
     assert agent.rss_mib() < 128
     status, seconds = agent.terminate()
-    assert (status, seconds < 3.0) == (0, True)
+    assert (status, seconds < GRACE_SECONDS) == (0, True)
     assert agent.lines()[-1] == "stopped; bindings stay as they are"
     assert condition(fake_cluster, "Ready") == ("Unknown", "AgentStopped")
 
@@ -159,7 +162,7 @@ def test_a_port_that_somebody_else_has_is_told_in_the_plan_until_it_is_free(
     proxy.hang()
     status, seconds = agent.terminate()
     print(f"{seconds:.1f} s to stop beside an API server that hangs")
-    assert (status, seconds < 6.0) == (0, True)
+    assert (status, seconds < GRACE_SECONDS) == (0, True)
     assert agent.lines()[-1] == "stopped; bindings stay as they are"
 
 
