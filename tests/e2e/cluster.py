@@ -43,24 +43,33 @@ class Cluster:
     """It is removed after the tests, so that nothing has to be put in order."""
 
 
-@contextmanager
-def open_cluster() -> Iterator[Cluster]:
-    """The cluster that the environment names; the test is skipped where there is none."""
+def missing() -> str:
+    """Why there is no cluster to test on; empty where there is one, or can be made."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        pytest.skip("these tests share one cluster, so that they need one process: make test-e2e")
+        return "they share one cluster, and need one process: make test-e2e"
     kubeconfig, maker = os.environ.get("CPUBIND_E2E_KUBECONFIG"), os.environ.get("CPUBIND_E2E_KUBE_NODE")
     if not kubeconfig and not maker:
-        pytest.skip("no cluster: set CPUBIND_E2E_KUBECONFIG and CPUBIND_E2E_IMAGE (see tests/e2e/cluster.py)")
-    kubectl, helm = tool("kubectl"), tool("helm")
-    if not kubectl or not helm:
-        pytest.skip("kubectl and helm are needed: put them on PATH, or KUBEBUILDER_ASSETS at a folder with both")
+        return "no cluster: set CPUBIND_E2E_KUBECONFIG and CPUBIND_E2E_IMAGE (see tests/e2e/cluster.py)"
+    if not maker and not os.environ.get("CPUBIND_E2E_IMAGE"):
+        return "CPUBIND_E2E_IMAGE is not set: name an image of cpubind that the cluster's node has"
+    if not tool("kubectl") or not tool("helm"):
+        return "kubectl and helm are needed, on PATH or in the folder $KUBEBUILDER_ASSETS"
+    return ""
+
+
+@contextmanager
+def open_cluster() -> Iterator[Cluster]:
+    """The cluster that the environment names; the test is skipped where it can't be had."""
+    if problem := missing():
+        pytest.skip(problem)
+    kubeconfig, maker = os.environ.get("CPUBIND_E2E_KUBECONFIG"), os.environ.get("CPUBIND_E2E_KUBE_NODE")
     if kubeconfig:
-        yield _cluster(Kubectl(kubectl, kubeconfig), helm, _image(maker), disposable=False)
+        yield _cluster(kubeconfig, _image(maker), disposable=False)
         return
     assert maker
     kubeconfig = _up(maker)
     try:
-        yield _cluster(Kubectl(kubectl, kubeconfig), helm, _image(maker), disposable=True)
+        yield _cluster(kubeconfig, _image(maker), disposable=True)
     finally:
         call(maker, "down", seconds=120)
 
@@ -81,8 +90,7 @@ def _image(maker: str | None) -> str:
     """Name of the image; built from this working tree where there is a program for that."""
     if name := os.environ.get("CPUBIND_E2E_IMAGE"):
         return name
-    if not maker:
-        pytest.skip("CPUBIND_E2E_IMAGE is not set: name an image of cpubind that the cluster's node has")
+    assert maker
     for _ in range(ATTEMPTS):
         done = call(maker, "build", IMAGE, str(REPOSITORY), seconds=900)
         if done.returncode == 0:
@@ -91,7 +99,8 @@ def _image(maker: str | None) -> str:
     return IMAGE
 
 
-def _cluster(kubectl: Kubectl, helm: str, image: str, *, disposable: bool) -> Cluster:
+def _cluster(kubeconfig: str, image: str, *, disposable: bool) -> Cluster:
+    kubectl = Kubectl(tool("kubectl") or "", kubeconfig)
     wanted = os.environ.get("CPUBIND_E2E_NODE")
     try:
         nodes = kubectl.items("nodes")
@@ -103,7 +112,7 @@ def _cluster(kubectl: Kubectl, helm: str, image: str, *, disposable: bool) -> Cl
         if name == wanted or (not wanted and ready):
             return Cluster(
                 kubectl=kubectl,
-                helm=helm,
+                helm=tool("helm") or "",
                 image=image,
                 node=name,
                 cpus=int(node["status"]["capacity"]["cpu"]),

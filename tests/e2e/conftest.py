@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.demo.profiles import small
-from tests.e2e.cluster import Cluster, open_cluster
+from tests.e2e.cluster import Cluster, missing, open_cluster
 from tests.e2e.node import FOLDER, Shell, StandIn
 from tests.e2e.release import NAMESPACE as AGENTS
 from tests.e2e.release import AgentPod, Release
@@ -17,10 +17,15 @@ from tests.e2e.workload import NAMESPACE, Workload
 LABEL = "cpubind.dev/node"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("e2e")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a cluster one of these tests is skipped, for all of them: the reason is worth one line."""
+    own = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in own:
+        item.add_marker("e2e")
+    if own and (problem := missing()):
+        own[0].add_marker(pytest.mark.skip(f"all {len(own)} tests of tests/e2e: {problem}"))
+        items[:] = [item for item in items if item not in own[1:]]
+        config.hook.pytest_deselected(items=own[1:])
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +70,9 @@ def installed(
 
 def _remove(release: Release, shell: Shell) -> None:
     """All that a release leaves on cluster and node: an earlier run may have been killed."""
-    release.uninstall()
     if not release.cluster.disposable:
         kubectl = release.cluster.kubectl
+        release.uninstall()
         kubectl("delete", "crd", "cpubindingplans.cpubind.dev", "--ignore-not-found", "--timeout=60s")
         kubectl("delete", "namespace", AGENTS, "--ignore-not-found", "--timeout=60s")
     shell("rm -rf /node/var/lib/cpubind /node/run/cpubind")
@@ -89,9 +94,7 @@ def agent(release: Release) -> Iterator[AgentPod]:
     found = AgentPod(release)
     found.wait_ready()
     yield found
-    if found.pods():
-        assert found.restarts() == 0, found.kubectl("describe", "pod", "-n", "cpubind")
-        assert found.complaints() == []
+    assert found.complaints() == []
 
 
 @pytest.fixture

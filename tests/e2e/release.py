@@ -75,7 +75,7 @@ class Release:
 
     def ensure(self) -> None:
         """Brings it back to the plain values, when a test left it otherwise."""
-        if self._values != self.values() or self.name not in self.helm("list", "--short", "--namespace", NAMESPACE):
+        if self._values != self.values():
             self.install()
 
     def touched(self) -> None:
@@ -97,7 +97,8 @@ class AgentPod:
         self.selector = f"app.kubernetes.io/name=cpubind,app.kubernetes.io/instance={release.name}"
 
     def pods(self) -> list[Object]:
-        return self.kubectl.items("pods", "-n", NAMESPACE, "-l", self.selector)
+        node = f"spec.nodeName={self.release.cluster.node}"
+        return self.kubectl.items("pods", "-n", NAMESPACE, "-l", self.selector, "--field-selector", node)
 
     def pod(self) -> Object:
         """The one that is not on its way out."""
@@ -110,17 +111,21 @@ class AgentPod:
         return str(self.pod()["metadata"]["name"])
 
     def is_ready(self) -> bool:
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in self.pod()["status"].get("conditions", []))
+        return ready(self.pod())
 
     def wait_ready(self, other_than: str = "", seconds: float = 60) -> None:
-        until(lambda: self._hurried() and self.name != other_than and self.is_ready(), "an agent is ready", seconds)
+        def replaced() -> bool:
+            names = {pod["metadata"]["name"] for pod in self._hurried() if ready(pod)}
+            return bool(names - {other_than})
+
+        until(replaced, "an agent is ready", seconds)
 
     def wait_rolled_out(self, seconds: float = 90) -> None:
         """Until the pod is of the DaemonSet's newest revision, and ready."""
-        until(lambda: self._hurried() and self._rolled_out(), "the DaemonSet is rolled out", seconds)
+        until(lambda: len(self._hurried()) == 1 and self._rolled_out(), "the DaemonSet is rolled out", seconds)
 
     def wait_gone(self, seconds: float = 60) -> None:
-        until(lambda: self._hurried() and not self.pods(), "the agent is gone", seconds)
+        until(lambda: not self._hurried(), "the agent is gone", seconds)
 
     def _rolled_out(self) -> bool:
         found = self.kubectl.get("daemonset", "-n", NAMESPACE, self.release.name)
@@ -131,19 +136,30 @@ class AgentPod:
             and status["desiredNumberScheduled"] == status.get("updatedNumberScheduled") == status["numberReady"]
         )
 
-    def _hurried(self) -> bool:
-        """Old kubelets let a pod's object go up to half a minute after its containers ended. Nobody waits for that
-        here. Always True."""
-        for pod in self.pods():
-            # Some that have ended are said to be waiting.
+    def _hurried(self) -> list[Object]:
+        """Its pods. Old kubelets let a pod's object go up to half a minute after its containers ended: here it goes
+        at once, so that nobody waits for the next one."""
+        pods = self.pods()
+        for pod in pods:
+            # Some containers that have ended are said to be waiting.
             runs = any("running" in status["state"] for status in pod["status"].get("containerStatuses", []))
             if not runs and "deletionTimestamp" in pod["metadata"]:
                 name = pod["metadata"]["name"]
                 self.kubectl.attempt("delete", "pod", "-n", NAMESPACE, name, "--grace-period=0", "--force")
-        return True
+        return pods
 
     def restarts(self) -> int:
         return sum(status["restartCount"] for status in self.pod()["status"].get("containerStatuses", []))
+
+    def complaints(self) -> list[str]:
+        """What no test should leave: restarts of its container, and faults in its log. Nothing without a pod."""
+        found = []
+        for pod in self.pods():
+            name, statuses = pod["metadata"]["name"], pod["status"].get("containerStatuses", [])
+            found += [f"{name} was restarted: {status}" for status in statuses if status["restartCount"]]
+            log = self.kubectl.attempt("logs", "-n", NAMESPACE, name).stdout.splitlines()
+            found += [line for line in log if re.search(r" ERROR | CRITICAL |Traceback|^\s+File ", line)]
+        return found
 
     def logs(self) -> str:
         return self.kubectl("logs", "-n", NAMESPACE, self.name)
@@ -154,7 +170,7 @@ class AgentPod:
 
     def attempt(self, *command: str) -> CompletedProcess[str]:
         """The same, whatever its exit status."""
-        return self.kubectl.attempt("exec", "-n", NAMESPACE, f"ds/{self.release.name}", "--", "cpubind", *command)
+        return self.kubectl.attempt("exec", "-n", NAMESPACE, self.name, "--", "cpubind", *command)
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -197,9 +213,12 @@ class AgentPod:
                     return float(sample.value)
         return None
 
-    def complaints(self) -> list[str]:
-        """Lines of its log that no run should have."""
-        return [line for line in self.logs().splitlines() if re.search(r" ERROR | CRITICAL |Traceback|^\s+File ", line)]
+
+def ready(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is, as its readiness probe has it, and is to stay."""
+    conditions = pod["status"].get("conditions", [])
+    well = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return well and "deletionTimestamp" not in pod["metadata"]
 
 
 def conditions(plan: Mapping[str, Any]) -> dict[str, Object]:

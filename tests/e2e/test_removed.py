@@ -13,6 +13,15 @@ from tests.e2e.workload import Workload
 PAGE = REPOSITORY / "docs" / "kubernetes.md"
 
 
+def test_the_notes_tell_the_same_steps_as_the_documents(release: Release) -> None:
+    told = notes(release).partition("Remove it")[2].partition("What remains")[0].replace("CHART", "charts/cpubind")
+    commands = [set(line.split()) for line in told.splitlines() if line.startswith("  ")]
+    documented = [set(line.split()) for line in _documented()[0]]
+    assert len(commands) == 3
+    for command in commands:
+        assert any(command <= other for other in documented), command
+
+
 def test_the_commands_of_the_documents_remove_the_release_and_all_that_it_left(
     agent: AgentPod, release: Release, workload: Workload, shell: Shell
 ) -> None:
@@ -46,15 +55,6 @@ def test_the_commands_of_the_documents_remove_the_release_and_all_that_it_left(
     left = kubectl("get", "namespaces,crds,clusterroles,clusterrolebindings", "-o", "name")
     assert [name for name in left.split() if "cpubind" in name] == ["namespace/cpubind-e2e"]
     assert shell("ls -d /node/var/lib/cpubind /node/run/cpubind /node/usr/local/dcmi || true") == ""
-
-
-def test_the_notes_tell_the_same_steps_as_the_documents(release: Release) -> None:
-    told = notes(release).partition("Remove it")[2].partition("What remains")[0].replace("CHART", "charts/cpubind")
-    commands = [set(line.split()) for line in told.splitlines() if line.startswith("  ")]
-    documented = [set(line.split()) for line in _documented()[0]]
-    assert len(commands) == 3
-    for command in commands:
-        assert any(command <= other for other in documented), command
 
 
 def _documented() -> tuple[list[str], list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.kubectl import Object
-from tests.e2e.release import AgentPod, Release, conditions, workers
+from tests.e2e.release import AgentPod, conditions, workers
 from tests.e2e.wait import throughout, until
 from tests.e2e.workload import Workload
 
@@ -16,7 +16,7 @@ def settled(cluster: Cluster) -> Object:
     def same_twice() -> bool:
         seen.append(cluster.kubectl.get("cbp", cluster.node))
         # Longer than between two writes of the agent.
-        return len(seen) > 8 and seen[-1] == seen[-8]
+        return len(seen) > 4 and seen[-1] == seen[-5]
 
     until(same_twice, "the plan has settled")
     assert conditions(seen[-1])["Ready"]["reason"] != "AgentStopped"
@@ -85,18 +85,6 @@ def test_nothing_is_written_while_nothing_changes(agent: AgentPod, workload: Wor
 
     # Six sweeps, six times as long as between two writes.
     throughout(untouched, "the plan was written to", 6)
-
-
-def test_a_value_that_is_upgraded_reaches_the_plan_and_keeps_its_spec(agent: AgentPod, release: Release) -> None:
-    cluster = release.cluster
-    before = settled(cluster)
-    release.install(mode="DryRun", reservedCpus="0")
-    plan = until(lambda: _with_mode(cluster, "DryRun"), "the plan follows the chart's values")
-    assert plan["spec"] == {}
-    assert plan["metadata"]["uid"] == before["metadata"]["uid"]
-    assert plan["status"]["topology"]["reservedCpus"] == "0"
-    assert plan["status"]["planHash"] != before["status"]["planHash"]
-    assert all("0" not in npu.get("pool", "").split(",") for npu in plan["status"]["npus"])
 
 
 def _with_mode(cluster: Cluster, mode: str) -> Object | None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
-
-import pytest
-import yaml
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.kubectl import Object
-from tests.e2e.release import CHART, AgentPod, Release, conditions
+from tests.e2e.release import AgentPod, Release
 from tests.e2e.wait import throughout, until
 from tests.e2e.workload import Workload
 
@@ -98,45 +94,3 @@ def test_a_node_that_is_deleted_and_registered_again_gets_its_plan_again(
 def _observed(cluster: Cluster, generation: int) -> Object | None:
     plan = cluster.kubectl.get("cbp", cluster.node)
     return plan if plan.get("status", {}).get("observedGeneration") == generation else None
-
-
-@pytest.fixture
-def older_chart(tmp_path: Path) -> Path:
-    """The chart as it may have been before two fields of the status were thought of."""
-    folder = tmp_path / "cpubind"
-    shutil.copytree(CHART, folder)
-    path = folder / "files" / "cpubindingplans.yaml"
-    crd = yaml.safe_load(path.read_text())
-    status = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
-    del status["architecture"]
-    del status["npus"]["items"]["properties"]["numaNodes"]
-    path.write_text(yaml.safe_dump(crd))
-    return folder
-
-
-def test_an_agent_that_is_newer_than_its_crd_says_so_and_an_upgrade_of_the_chart_mends_it(
-    agent: AgentPod, release: Release, older_chart: Path
-) -> None:
-    cluster = release.cluster
-    release.uninstall()
-    cluster.kubectl("delete", "crd", "cpubindingplans.cpubind.dev")
-    release.install(chart=older_chart)
-    plan = until(lambda: _degraded(cluster, "SchemaOutdated"), "the agent says SchemaOutdated", 30)
-    status, message = plan["status"], conditions(plan)["Degraded"]["message"]
-    assert "architecture" in message
-    assert "npus.numaNodes" in message
-    assert "architecture" not in status
-    assert [npu["id"] for npu in status["npus"]] == [0, 1]
-    assert status["planHash"]
-
-    uid = plan["metadata"]["uid"]
-    release.install(log={"level": "debug"})  # a new version would replace the agent, too
-    mended = until(lambda: _degraded(cluster, "AsPlanned"), "the upgraded CRD takes everything", 30)
-    assert mended["metadata"]["uid"] == uid
-    assert mended["status"]["architecture"]
-    assert mended["status"]["npus"][0]["numaNodes"] == [0]
-
-
-def _degraded(cluster: Cluster, reason: str) -> Object | None:
-    plan = cluster.kubectl.get("cbp", cluster.node)
-    return plan if conditions(plan).get("Degraded", {}).get("reason") == reason else None

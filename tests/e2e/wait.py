@@ -29,7 +29,7 @@ def until(look: Callable[[], T | None], why: str, seconds: float = 20.0) -> T:
             last = error
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds * PATIENCE:g} s: {why}; last: {last!r}") from None
-        time.sleep(0.25)
+        time.sleep(0.4)
 
 
 def throughout(look: Callable[[], object], why: str, seconds: float) -> None:
