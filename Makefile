@@ -31,7 +31,7 @@ demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 
 	@$(BIN)/cpubind demo $(ARGS)
 
 test: lint ## lint, types, import contracts, and all tests that need nothing but this machine
-	$(BIN)/pytest -n 2 -m "not api and not e2e" --ignore=tests/cluster $(ARGS)
+	$(BIN)/pytest -n 4 -m "not api and not e2e" --ignore=tests/cluster $(ARGS)
 
 test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
 	$(BIN)/pytest -n 2 tests/cluster $(ARGS)
