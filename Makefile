@@ -6,6 +6,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Most of what is installed is modules of the kubernetes client that nobody imports: Python compiles what it needs.
 QUICK := --no-compile
 
+# Outages and whole processes take their time, on the small API server as on the real one.
+SLOW := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-api test-e2e lint format bench clean
 
@@ -31,11 +34,11 @@ demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 
 	@$(BIN)/cpubind demo $(ARGS)
 
 test: lint ## lint, types, import contracts, and all tests that need nothing but this machine
-	$(BIN)/pytest -n 4 -m "not api and not e2e" --ignore=tests/cluster $(ARGS)
+	$(BIN)/pytest -n 4 -m "not api and not e2e" --ignore=tests/cluster $(SLOW:%=--ignore=%) $(ARGS)
 
 test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
-	$(BIN)/pytest -n 2 tests/cluster $(ARGS)
-	$(BIN)/pytest -n 2 -m api --ignore=tests/cluster $(ARGS)
+	$(BIN)/pytest -n 2 tests/cluster $(SLOW) $(ARGS)
+	$(BIN)/pytest -n 2 -m api --ignore=tests/cluster $(SLOW:%=--ignore=%) $(ARGS)
 
 test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/conftest.py says how it is found
 	$(BIN)/pytest -m e2e tests/e2e $(ARGS)
