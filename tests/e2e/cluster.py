@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -68,12 +67,9 @@ def open_cluster() -> Iterator[Cluster]:
         yield _cluster(kubeconfig, _image(maker), disposable=False)
         return
     assert maker
-    with ThreadPoolExecutor(1) as beside:
-        # It takes longer than the cluster, which has to be there only when the image is brought in, at the end.
-        image = beside.submit(_image, maker)
-        kubeconfig = _up(maker)
+    kubeconfig = _up(maker)
     try:
-        yield _cluster(kubeconfig, image.result(), disposable=True)
+        yield _cluster(kubeconfig, _image(maker), disposable=True)
     finally:
         call(maker, "down", seconds=120)
 

@@ -1,5 +1,4 @@
-"""One cluster, one shell on its node, one installed release for all tests; a test that changes the release says so, and
-the next one that needs it plain gets it plain. Which cluster it is, and how the image gets there: see cluster.py."""
+"""One cluster, one shell on its node, one installed release for all tests; each test leaves the release as it was."""
 
 from __future__ import annotations
 
