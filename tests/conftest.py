@@ -1,4 +1,4 @@
-"""What all tests share: where their temporary folders are, and how hypothesis looks for examples."""
+"""What all tests share: temporary folders, no settings from outside, and how hypothesis looks for examples."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from agent.demo.fake_files import scratch
 # Virtual nodes are thousands of small files; making and removing these on a shared disk takes minutes.
 if (memory := scratch()) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+# What a developer's shell or a CI sets for the agent is not for the agents of tests.
+for variable in [name for name in os.environ if name.startswith("CPUBIND_")]:
+    del os.environ[variable]
 
 # The same examples at every run of the CI. No deadline: a shared machine stalls now and then, and a test is not slow
 # because its neighbour is.

@@ -1,13 +1,14 @@
 """Which cluster the tests run against, and how the image gets there.
 
-CPUBIND_E2E_KUBECONFIG   kubeconfig of a cluster for tests, with rights to everything
-CPUBIND_E2E_IMAGE        name of the agent's image, which the node has already
-CPUBIND_E2E_KUBE_NODE    path of a program that makes a one-node cluster: `up` prints the path of an admin kubeconfig
-                         as its last line, `build NAME FOLDER` builds a Dockerfile into it, `down` removes it
-CPUBIND_E2E_NODE         the node to test on; default: the first that is Ready
-CPUBIND_E2E_HOST_NETWORK 1 where the node has no pod network
-CPUBIND_E2E_PATIENCE     factor for all waiting
-KUBEBUILDER_ASSETS       folder with kubectl and helm; default: those on PATH
+E2E_KUBECONFIG   kubeconfig of a cluster for tests, with rights to everything
+E2E_IMAGE        name of the agent's image, which the node has already
+E2E_KUBE_NODE    path of a program that makes a one-node cluster: `up` prints the path of an admin kubeconfig
+                 as its last line, `build NAME FOLDER` builds a Dockerfile into it, `down` removes it
+E2E_NODE         the node to test on; default: the first that is Ready
+E2E_HOST_NETWORK 1 where the node has no pod network
+E2E_PATIENCE     factor for all waiting
+KUBEBUILDER_ASSETS
+                 folder with kubectl and helm; default: those on PATH
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ def missing() -> str:
     """Why there is no cluster to test on; empty where there is one, or can be made."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return "they share one cluster, and need one process: make test-e2e"
-    kubeconfig, maker = os.environ.get("CPUBIND_E2E_KUBECONFIG"), os.environ.get("CPUBIND_E2E_KUBE_NODE")
+    kubeconfig, maker = os.environ.get("E2E_KUBECONFIG"), os.environ.get("E2E_KUBE_NODE")
     if not kubeconfig and not maker:
-        return "no cluster: set CPUBIND_E2E_KUBECONFIG and CPUBIND_E2E_IMAGE (see tests/e2e/cluster.py)"
-    if not maker and not os.environ.get("CPUBIND_E2E_IMAGE"):
-        return "CPUBIND_E2E_IMAGE is not set: name an image of cpubind that the cluster's node has"
+        return "no cluster: set E2E_KUBECONFIG and E2E_IMAGE (see tests/e2e/cluster.py)"
+    if not maker and not os.environ.get("E2E_IMAGE"):
+        return "E2E_IMAGE is not set: name an image of cpubind that the cluster's node has"
     if not tool("kubectl") or not tool("helm"):
         return "kubectl and helm are needed, on PATH or in the folder $KUBEBUILDER_ASSETS"
     return ""
@@ -62,7 +63,7 @@ def open_cluster() -> Iterator[Cluster]:
     """The cluster that the environment names; the test is skipped where it can't be had."""
     if problem := missing():
         pytest.skip(problem)
-    kubeconfig, maker = os.environ.get("CPUBIND_E2E_KUBECONFIG"), os.environ.get("CPUBIND_E2E_KUBE_NODE")
+    kubeconfig, maker = os.environ.get("E2E_KUBECONFIG"), os.environ.get("E2E_KUBE_NODE")
     if kubeconfig:
         yield _cluster(kubeconfig, _image(maker), disposable=False)
         return
@@ -88,7 +89,7 @@ def _up(maker: str) -> str:
 
 def _image(maker: str | None) -> str:
     """Name of the image; built from this working tree where there is a program for that."""
-    if name := os.environ.get("CPUBIND_E2E_IMAGE"):
+    if name := os.environ.get("E2E_IMAGE"):
         return name
     assert maker
     for _ in range(ATTEMPTS):
@@ -101,7 +102,7 @@ def _image(maker: str | None) -> str:
 
 def _cluster(kubeconfig: str, image: str, *, disposable: bool) -> Cluster:
     kubectl = Kubectl(tool("kubectl") or "", kubeconfig)
-    wanted = os.environ.get("CPUBIND_E2E_NODE")
+    wanted = os.environ.get("E2E_NODE")
     try:
         nodes = kubectl.items("nodes")
     except Failed as failed:
@@ -116,7 +117,7 @@ def _cluster(kubeconfig: str, image: str, *, disposable: bool) -> Cluster:
                 image=image,
                 node=name,
                 cpus=int(node["status"]["capacity"]["cpu"]),
-                host_network=os.environ.get("CPUBIND_E2E_HOST_NETWORK") == "1",
+                host_network=os.environ.get("E2E_HOST_NETWORK") == "1",
                 disposable=disposable,
             )
     raise AssertionError(f"the cluster has no node that is Ready{f' and called {wanted}' if wanted else ''}")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = float(os.environ.get("CPUBIND_E2E_PATIENCE") or 1)
+PATIENCE = float(os.environ.get("E2E_PATIENCE") or 1)
 """How many times longer than on a common node everything may take: 10 or so where the node is emulated."""
 
 
