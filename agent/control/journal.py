@@ -1,4 +1,5 @@
-"""What must outlast the agent: bases, the universe of NPUs, and who is bound (design 4.1, 4.9, 6).
+"""What must outlast the agent: bases, the universe of NPUs, who is bound (design 4.1, 4.9, 6); and, noted
+before it is touched, how everything was that the agent changes on the host, so that it can be taken back.
 
 A JSON file, written whole, fsynced and renamed. It belongs to one boot: pids and start times mean nothing after
 another. One that is damaged or of a version that is not known is set aside, and the agent starts with an empty one.
@@ -9,16 +10,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent.model.cpuset import CpuSet
+from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Npu
+from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason, Refused, printable
-from agent.model.workload import ProcessId
+from agent.model.workload import ProcessId, ThreadId
 from agent.node.files import read_text
 from agent.node.storage import irregular, write_atomic
 from agent.planning.universe import Universe
@@ -31,11 +33,69 @@ MAX_ASIDE = 100
 
 @dataclass(frozen=True, slots=True)
 class BoundWorker:
-    """A worker whose first binding has been through."""
+    """A worker, noted before anything is done to it."""
 
     process: ProcessId
     pool: CpuSet
     roles: Roles
+    container: str = ""
+    """Key of its container; what runs in there may have begun with its masks."""
+    complete: bool = True
+    """Whether its first binding has been through."""
+    left: CpuSet = EMPTY
+    """CPUs that it had before these, on which its descendants may still be."""
+    masks: Mapping[ThreadId, CpuSet] = field(default_factory=dict)
+    """Its threads that had a mask narrower than their cpuset before the first binding -> that mask."""
+    memory: MemoryOutcome | None = None
+    """What came of moving its memory, which is done once. ``Pending`` in the journal: it was begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIrq:
+    """An interrupt, noted before it is moved. Its number is that of the last look: a reset of the NPU changes it."""
+
+    pci: str
+    """Address of the PCI function, such as ``0000:c1:00.0``."""
+    action: str
+    """Name of its handler, such as ``cq_update_irq``."""
+    ordinal: int
+    """Which of the interrupts with this name, in ascending order of their numbers, from 0."""
+    irq: int
+    before: CpuSet
+    """Its ``smp_affinity_list`` before the first write."""
+    given: CpuSet
+    """What the agent wrote last."""
+
+
+@dataclass(frozen=True, slots=True)
+class IrqBans:
+    """What was added to the interrupts that irqbalance leaves alone. Another process of it knows nothing of them."""
+
+    balancer: ProcessId
+    irqs: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UvbThread:
+    """A UVB thread, noted before it is moved."""
+
+    thread: ThreadId
+    before: CpuSet
+    """Its mask where that was narrower than all CPUs; empty where it was not."""
+    given: CpuSet
+    """What the agent wrote last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfinedProcess:
+    """A process in a worker's container that is kept off the CPUs of roles, noted before that is done."""
+
+    process: ProcessId
+    container: str
+    off: CpuSet
+    """The CPUs that it is kept off."""
+    masks: Mapping[ThreadId, CpuSet] = field(default_factory=dict)
+    """Its threads that had a mask narrower than their cpuset before -> that mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +112,10 @@ class Journal:
     """The last accepted `spec`, as people wrote it: in force until the plan can be read."""
     own: bool = False
     """Whether that plan was made by an agent: then it is made anew with this spec."""
+    irqs: tuple[TakenIrq, ...] = ()
+    bans: IrqBans | None = None
+    uvb: tuple[UvbThread, ...] = ()
+    confined: tuple[ConfinedProcess, ...] = ()
 
     def of_boot(self, boot_id: str) -> Journal:
         """This journal when it is of that boot, else what of it outlasts a boot: the spec."""
@@ -71,13 +135,44 @@ def dump(journal: Journal) -> str:
             for b in journal.bases
         ],
         "workers": [
-            {
-                "pid": w.process.pid,
-                "startTime": w.process.start_time,
+            _process_out(w.process)
+            | {
                 "pool": str(w.pool),
                 "roles": {name: str(getattr(w.roles, name)) for name in ("irq", "main", "acl", "release")},
+                "container": w.container,
+                "complete": w.complete,
+                "left": str(w.left),
+                "masks": _masks_out(w.masks),
+                "memory": None if w.memory is None else _memory_out(w.memory),
             }
             for w in journal.workers
+        ],
+        "irqs": [
+            {
+                "pci": i.pci,
+                "action": i.action,
+                "ordinal": i.ordinal,
+                "irq": i.irq,
+                "before": str(i.before),
+                "given": str(i.given),
+            }
+            for i in journal.irqs
+        ],
+        "bans": None
+        if journal.bans is None
+        else _process_out(journal.bans.balancer) | {"irqs": sorted(journal.bans.irqs)},
+        "uvb": [
+            {
+                "tid": t.thread.tid,
+                "startTime": t.thread.start_time,
+                "before": str(t.before),
+                "given": str(t.given),
+            }
+            for t in journal.uvb
+        ],
+        "confined": [
+            _process_out(c.process) | {"container": c.container, "off": str(c.off), "masks": _masks_out(c.masks)}
+            for c in journal.confined
         ],
         "settled": {key: sorted(npus) for key, npus in sorted(journal.settled.items())},
         "spec": None if journal.spec is None else dict(journal.spec),
@@ -103,6 +198,10 @@ def parse(text: str) -> Journal:
             settled=_settled_in(document.get("settled", {})),
             spec=_spec_in(document.get("spec")),
             own=document.get("own") is True,
+            irqs=tuple(_irq_in(entry) for entry in document.get("irqs", [])),
+            bans=None if document.get("bans") is None else _bans_in(document["bans"]),
+            uvb=tuple(_uvb_in(entry) for entry in document.get("uvb", [])),
+            confined=tuple(_confined_in(entry) for entry in document.get("confined", [])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Refused(Reason.STATE_UNREADABLE, f"journal is damaged: {printable(repr(error), 120)}") from None
@@ -204,9 +303,95 @@ def _base_in(entry: Mapping[str, Any]) -> Base:
 def _worker_in(entry: Mapping[str, Any]) -> BoundWorker:
     roles = entry["roles"]
     return BoundWorker(
-        process=ProcessId(_number(entry["pid"]), _number(entry["startTime"])),
+        process=_process_in(entry),
         pool=CpuSet.parse(entry["pool"]),
         roles=Roles(**{name: CpuSet.parse(roles[name]) for name in ("irq", "main", "acl", "release")}),
+        container=_text(entry.get("container", "")),
+        complete=entry.get("complete", True) is True,
+        left=CpuSet.parse(entry.get("left", "")),
+        masks=_masks_in(entry.get("masks", [])),
+        memory=None if entry.get("memory") is None else _memory_in(entry["memory"]),
+    )
+
+
+def _process_out(process: ProcessId) -> dict[str, Any]:
+    return {"pid": process.pid, "startTime": process.start_time}
+
+
+def _process_in(entry: Mapping[str, Any]) -> ProcessId:
+    return ProcessId(_number(entry["pid"]), _number(entry["startTime"]))
+
+
+def _masks_out(masks: Mapping[ThreadId, CpuSet]) -> list[list[Any]]:
+    return [[thread.tid, thread.start_time, str(mask)] for thread, mask in sorted(masks.items())]
+
+
+def _masks_in(value: Sequence[Any]) -> dict[ThreadId, CpuSet]:
+    return {ThreadId(_number(tid), _number(start)): CpuSet.parse(mask) for tid, start, mask in value}
+
+
+def _memory_out(memory: MemoryOutcome) -> dict[str, Any]:
+    return {
+        "state": memory.state,
+        "reason": "" if memory.problem is None else memory.problem.reason.value,
+        "message": "" if memory.problem is None else memory.problem.message,
+        "node": memory.node,
+        "moved": memory.moved,
+        "left": memory.left,
+        "skipped": memory.skipped,
+    }
+
+
+def _memory_in(entry: Mapping[str, Any]) -> MemoryOutcome:
+    state, reason, node = entry["state"], _text(entry["reason"]), entry["node"]
+    if state not in ("Pending", "Moved", "Partial", "Skipped", "Failed"):
+        raise ValueError(f"{state!r} is not a state")
+    return MemoryOutcome(
+        state=state,
+        problem=Problem(_reason(reason), _text(entry["message"])) if reason else None,
+        node=None if node is None else _number(node),
+        moved=_number(entry["moved"]),
+        left=_number(entry["left"]),
+        skipped=_number(entry["skipped"]),
+    )
+
+
+def _reason(value: str) -> Reason:
+    for reason in Reason:
+        if reason.value == value:
+            return reason
+    raise ValueError(f"{value!r} is not a reason")
+
+
+def _irq_in(entry: Mapping[str, Any]) -> TakenIrq:
+    return TakenIrq(
+        pci=_text(entry["pci"]),
+        action=_text(entry["action"]),
+        ordinal=_number(entry["ordinal"]),
+        irq=_number(entry["irq"]),
+        before=CpuSet.parse(entry["before"]),
+        given=CpuSet.parse(entry["given"]),
+    )
+
+
+def _bans_in(entry: Mapping[str, Any]) -> IrqBans:
+    return IrqBans(_process_in(entry), frozenset(map(_number, entry["irqs"])))
+
+
+def _uvb_in(entry: Mapping[str, Any]) -> UvbThread:
+    return UvbThread(
+        thread=ThreadId(_number(entry["tid"]), _number(entry["startTime"])),
+        before=CpuSet.parse(entry["before"]),
+        given=CpuSet.parse(entry["given"]),
+    )
+
+
+def _confined_in(entry: Mapping[str, Any]) -> ConfinedProcess:
+    return ConfinedProcess(
+        process=_process_in(entry),
+        container=_text(entry["container"]),
+        off=CpuSet.parse(entry["off"]),
+        masks=_masks_in(entry["masks"]),
     )
 
 

@@ -6,7 +6,7 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -83,6 +83,8 @@ class Observation:
     """(namespace, pod) -> why what its annotations ask for can't be used."""
     places: Mapping[ProcessId, tuple[str, str, str]] = field(default_factory=dict)
     """Namespace, pod and container of the workers, and of those dismissed, that are in pods."""
+    pods: Mapping[ProcessId, Pod] = field(default_factory=dict)
+    """The pods themselves, of workers alone."""
     cpusets: Mapping[ProcessId, CpuSet] = field(default_factory=dict)
     """The effective cpuset of each worker's own cgroup, which may be narrower than its container's."""
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -140,6 +142,18 @@ class Observer:
     def children(self) -> dict[int, tuple[int, ...]]:
         """Pid -> pids of its children, as they are now."""
         return _children(self._stats([]).values())
+
+    def members(self, keys: Collection[str]) -> dict[str, tuple[ProcessId, ...]]:
+        """Key of a container -> the processes that are in it now, ascending. Only those that can be looked at."""
+        found: dict[str, list[ProcessId]] = {key: [] for key in keys}
+        if not found:
+            return {}
+        for stat in self._stats([]).values():
+            process = ProcessId(stat.pid, stat.start_time)
+            identity = self._identity(process)
+            if identity is not None and identity.key in found:
+                found[identity.key].append(process)
+        return {key: tuple(sorted(processes)) for key, processes in found.items()}
 
     def look(self, inventory: Inventory, table: ProcessTable, now: float, *, table_age: float = 0.0) -> Observation:
         """One look at the host, with what npu-smi said `table_age` seconds ago. `now` is monotonic, in seconds."""
@@ -200,6 +214,7 @@ class Observer:
             misannotated={
                 (pod.namespace, pod.name): problem for pod in pods if (problem := invalid_annotation(pod)) is not None
             },
+            pods={c.process: c.pod for c in chosen if c.pod},
             places={c.process: (c.pod.namespace, c.pod.name, c.container_name) for c in chosen + dismissed if c.pod},
             cpusets=cpusets,
             children=_children(stats.values()),
@@ -322,10 +337,7 @@ class Observer:
         seen: dict[str, SeenContainer] = {}
         for stat in stats:
             process = ProcessId(stat.pid, stat.start_time)
-            try:
-                identity = known.get(process) or self.cgroups.identity(stat.pid)
-            except Refused:
-                continue  # said where it is a process on an NPU
+            identity = known.get(process) or self._identity(process)
             if identity is None:
                 continue
             self._identities[process] = identity
@@ -340,6 +352,13 @@ class Observer:
             if cpus is not None:
                 seen[key] = SeenContainer(identity, cpus)
         return list(seen.values())
+
+    def _identity(self, process: ProcessId) -> CgroupIdentity | None:
+        """Where a process is; None where that can't be read, which is said where it is a process on an NPU."""
+        try:
+            return self._identities.get(process) or self.cgroups.identity(process.pid)
+        except Refused:
+            return None
 
     def _with_devices(
         self, container: Container, pids: Sequence[int], davinci: Mapping[int, tuple[int, int]], inventory: Inventory
