@@ -66,6 +66,18 @@ BINDING = reasons_in("agent/node/binding.py", "agent/node/threads.py", "agent/no
 UNDOING = reasons_in("agent/node/threads.py", "agent/node/taskdir.py") - {Reason.PROCESS_GONE}
 """Why a worker that is not to be bound any more still is."""
 
+STEPS = {
+    Reason.PCI_ADDRESS_UNKNOWN,
+    Reason.MSI_IRQS_MISSING,
+    Reason.IRQ_NAMES_UNKNOWN,
+    Reason.IRQ_READ_ONLY,
+    Reason.IRQ_REFUSED,
+    Reason.IRQBALANCE_ACTIVE,
+    Reason.MIGRATION_UNSUPPORTED,
+    Reason.UNMOVABLE,  # UVB threads
+}
+"""Why a step beside the placing of threads is not done, where that is so for the node."""
+
 NOTES = (
     reasons_in(
         "agent/node/npu_smi/detect.py",
@@ -82,6 +94,7 @@ NOTES = (
     | UNDOING
     | set(READ_FAULTS) - {Reason.TOPOLOGY_UNREADABLE}
     | {Reason.PODS_UNKNOWN, Reason.API_REFUSED, Reason.NPU_MISSING, Reason.NO_UVB_CPUS}
+    | STEPS
 ) - {
     Reason.INVALID_SPEC,  # the name of a journal's file: agent/control/journal.py raises it before the agent runs
     Reason.AGENT_STOPPED,  # agent/kube/pod_resources.py, to itself
