@@ -36,8 +36,8 @@ class Report:
     plan: Plan | None = None
     seen: Observation | None = None
     outcomes: Mapping[ProcessId, WorkerOutcome] = field(default_factory=dict)
-    left_bound: int = 0
-    """Workers with bindings that have not been undone."""
+    taken: str = ""
+    """What has not been given back to the host, as `Journal.taken` says it."""
     stuck: tuple[Problem, ...] = ()
     """Why those of them that should have been undone could not be."""
     faults: tuple[Problem, ...] = ()
