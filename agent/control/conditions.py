@@ -140,8 +140,8 @@ class Conditions:
             return []
         text = "nothing of what was bound is left"
         stuck = gravest(report.stuck) or Problem(Reason.PENDING, "they are undone in the next pass")
-        left = Problem(stuck.reason, f"{report.left_bound} workers are still bound: {stuck.message}")
-        return [self._condition("Restored", report.left_bound == 0, left, text)]
+        left = Problem(stuck.reason, f"not given back: {report.taken}: {stuck.message}")
+        return [self._condition("Restored", not report.taken, left, text)]
 
     def _degraded(self, problem: Problem | None) -> dict[str, Any]:
         if problem is None:

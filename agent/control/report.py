@@ -40,8 +40,8 @@ class Report:
     """By NPU, of those with a bound worker."""
     memory: Mapping[ProcessId, MemoryOutcome] = field(default_factory=dict)
     uvb: UvbOutcome | None = None
-    left_bound: int = 0
-    """Things on the host that have not been taken back: workers, interrupts, UVB threads."""
+    taken: str = ""
+    """What has not been given back to the host, as `Journal.taken` says it."""
     stuck: tuple[Problem, ...] = ()
     """Why those of them that should have been undone could not be."""
     faults: tuple[Problem, ...] = ()

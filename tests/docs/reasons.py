@@ -82,7 +82,7 @@ NOTES = (
     reasons_in(
         "agent/node/npu_smi/detect.py",
         "agent/node/npu_smi/inventory.py",
-        "agent/control/journal.py",
+        "agent/control/journal_file.py",
         "agent/kube/pod_resources.py",
         "agent/kube/publisher.py",
         "agent/telemetry/listener.py",
@@ -96,7 +96,7 @@ NOTES = (
     | {Reason.PODS_UNKNOWN, Reason.API_REFUSED, Reason.NPU_MISSING, Reason.NO_UVB_CPUS}
     | STEPS
 ) - {
-    Reason.INVALID_SPEC,  # the name of a journal's file: agent/control/journal.py raises it before the agent runs
+    Reason.INVALID_SPEC,  # the name of a journal's file: agent/control/journal_file.py raises it before the agent runs
     Reason.AGENT_STOPPED,  # agent/kube/pod_resources.py, to itself
 }
 """What the agent can do without: all that npu-smi can be lacking is among it, as long as an earlier answer stands."""
@@ -130,7 +130,7 @@ def _reports() -> Iterator[Report]:
     spec, disabled, plan = Spec(), Spec(mode=Mode.DISABLED), _plan()
     for mode in Mode:
         yield Report("n", Spec(mode=mode), plan, outcomes={ProcessId(1, 1): WorkerOutcome(ProcessId(1, 1), "Bound")})
-        yield Report("n", Spec(mode=mode), plan, left_bound=1)
+        yield Report("n", Spec(mode=mode), plan, taken="1 worker")
         yield Report("n", Spec(mode=mode), Plan(DeviceType.A3, Strategy.GLOBAL_SLICE, npus=plan.npus))
     for problem in _problems(FAULTS):
         yield Report("n", spec, None, faults=(problem,))
@@ -150,8 +150,8 @@ def _reports() -> Iterator[Report]:
         process = ProcessId(1, 1)
         yield Report("n", spec, plan, outcomes={process: WorkerOutcome(process, state, problem)})  # type: ignore[arg-type]
     for problem in _problems(UNDOING):
-        yield Report("n", disabled, plan, left_bound=1, stuck=(problem,), faults=(problem,))
-        yield Report("n", disabled, None, left_bound=1, stuck=(problem,), faults=(problem,))
+        yield Report("n", disabled, plan, taken="1 worker", stuck=(problem,), faults=(problem,))
+        yield Report("n", disabled, None, taken="1 worker", stuck=(problem,), faults=(problem,))
     for problem in _problems(NOTES):
         yield Report("n", spec, plan, notes=(problem,))
 
