@@ -64,7 +64,9 @@ class TakenIrq:
     before: CpuSet
     """Its ``smp_affinity_list`` before the first write."""
     given: CpuSet
-    """What the agent wrote last."""
+    """What the agent wrote last, or was about to write."""
+    earlier: CpuSet = EMPTY
+    """What the agent had given it before that: the value that it has if the write was never made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ def dump(journal: Journal) -> str:
                 "irq": i.irq,
                 "before": str(i.before),
                 "given": str(i.given),
+                "earlier": str(i.earlier),
             }
             for i in journal.irqs
         ],
@@ -371,6 +374,7 @@ def _irq_in(entry: Mapping[str, Any]) -> TakenIrq:
         irq=_number(entry["irq"]),
         before=CpuSet.parse(entry["before"]),
         given=CpuSet.parse(entry["given"]),
+        earlier=CpuSet.parse(entry.get("earlier", "")),
     )
 
 
