@@ -50,7 +50,9 @@ class TakenIrq:
     before: CpuSet
     """Its ``smp_affinity_list`` before the first write."""
     given: CpuSet
-    """What the agent wrote last."""
+    """What the agent wrote last, or was about to write."""
+    earlier: CpuSet = EMPTY
+    """What the agent had given it before that: the value that it has if the write was never made."""
 
 
 @dataclass(frozen=True, slots=True)

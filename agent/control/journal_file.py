@@ -63,6 +63,7 @@ def dump(journal: Journal) -> str:
                 "irq": i.irq,
                 "before": str(i.before),
                 "given": str(i.given),
+                "earlier": str(i.earlier),
             }
             for i in journal.irqs
         ],
@@ -281,6 +282,7 @@ def _irq_in(entry: Mapping[str, Any]) -> TakenIrq:
         irq=_number(entry["irq"]),
         before=CpuSet.parse(entry["before"]),
         given=CpuSet.parse(entry["given"]),
+        earlier=CpuSet.parse(entry.get("earlier", "")),
     )
 
 

@@ -15,14 +15,18 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from threading import RLock
 
 from agent.demo.fake_cgroups import FakeCgroups
 from agent.demo.fake_proc import PF_KTHREAD, PF_NO_SETAFFINITY, PF_RANDOMIZE, FakeProc, FakeTask
+from agent.demo.fake_sysfs import set_irq
 from agent.model.cpuset import CpuSet
+from agent.model.workload import ProcessId
 from agent.node.host import check_write
+from agent.node.irq import check_irq_write
+from agent.node.irqbalance import Irqbalance
 
 FIRST_PID = 4_100_000
 """Close to PID_MAX_LIMIT (4,194,304), where hardly any kernel ever gets: should a system call escape to a real one, it
@@ -47,6 +51,9 @@ class FakeKernel:
         """System calls of the agent by name; what other programs do is not counted."""
         self.denied: set[int] = set()
         """Threads that the agent has no right to move."""
+        self.irq_errors: dict[int, int] = {}
+        """Interrupt -> errno with which the kernel refuses to move it."""
+        self._root = root
         self._dirty: set[int] = set()
         self._next = FIRST_PID
         self._clock = 1000
@@ -68,6 +75,24 @@ class FakeKernel:
             if tid in self.denied and tid in self.tasks:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
             self._set_affinity(tid, cpus)
+
+    def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
+        """A write to ``/proc/irq/N/smp_affinity_list``, as a `Host` makes it."""
+        check_irq_write(irq, cpus)
+        with self._lock:
+            self.calls["smp_affinity_list"] += 1
+            number = 0 if cpus & self.online else errno.EINVAL
+            if not (self._root / "proc/irq" / str(irq)).is_dir():
+                number = errno.ENOENT
+            if number := self.irq_errors.get(irq, number):
+                raise OSError(number, os.strerror(number))
+            set_irq(self._root, irq, cpus, len(self._possible))
+
+    def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
+        """A list for irqbalance, as a `Host` sends it: through a real socket, to `agent.demo.fake_irqbalance`."""
+        with self._lock:
+            self.calls["ban irqs"] += 1
+        return Irqbalance(self._root, stand_in=os.getpid()).ban(balancer, keep, irqs)
 
     # What other programs do
 
