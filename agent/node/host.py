@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from agent.model.cpuset import MAX_CPUS, CpuSet
+from agent.node.pages import PageCalls, check_pages
 
 EVERY_CPU: Final = CpuSet.span(0, MAX_CPUS - 1)
 """All ones. The kernel ignores CPUs that the machine doesn't have, so that this mask means: whatever the cpuset gives,
@@ -22,7 +24,7 @@ _LONG_BYTES: Final = 8
 _REMEMBERED: Final = 1024
 
 
-class Host(Protocol):
+class ThreadHost(Protocol):
     """What the agent does to the threads of a host.
 
     Every call raises plain OSError with the kernel's errno: ESRCH when the thread is gone; EINVAL when it can't be
@@ -40,6 +42,28 @@ class Host(Protocol):
         Since Linux 6.2 the kernel remembers `cpus` as what was asked for and intersects anew whenever the cpuset
         changes; before, a change of the cpuset resets the mask to the whole cpuset.
         ValueError for an empty set, and for a tid below 1: 0 would be the caller itself.
+        """
+        ...
+
+
+class Host(ThreadHost, Protocol):
+    """All that the agent does to a host. The errors of every call are plain OSError."""
+
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """For each page of a process the NUMA node that it is on, or -errno: ENOENT, also EFAULT, where none is there.
+
+        `addresses` as `agent.node.pages.page_addresses` makes them. move_pages(2) without nodes, which changes nothing.
+        EPERM without the right to look into the process (CAP_SYS_PTRACE), EINVAL when it has no memory any more,
+        ENOSYS where there is no such call. ValueError for a pid below 1.
+        """
+        ...
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """Moves pages that no other process maps to a NUMA node (move_pages(2) with MPOL_MF_MOVE).
+
+        For each page the node that it is on now, -errno, or `agent.node.pages.UNTRIED`: the kernel stops where pages
+        could not be moved. Errors as of `page_nodes`, and ENODEV when the node has no memory, EACCES when the cpuset of
+        the process does not allow it, ENOMEM when it is full.
         """
         ...
 
@@ -67,6 +91,7 @@ class LinuxHost:
         self._by_bits: dict[int, CpuSet] = {}
         self._masks: dict[int, bytes] = {}
         self._lists: dict[int, tuple[int, ...]] = {}
+        self._pages = PageCalls()
 
     def get_affinity(self, tid: int) -> CpuSet:
         """As in `Host`."""
@@ -95,6 +120,14 @@ class LinuxHost:
             cpu_list = self._lists.get(bits) or _remember(self._lists, bits, tuple(CpuSet.from_bits(bits)))
             os.sched_setaffinity(tid, cpu_list)
 
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """As in `Host`."""
+        return self._pages.nodes(pid, addresses)
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """As in `Host`."""
+        return self._pages.move(pid, addresses, node)
+
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -104,6 +137,15 @@ class Write:
     cpus: CpuSet
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Pages of a process that a dry run would have moved."""
+
+    pid: int
+    pages: int
+    node: int
+
+
 class DryRunHost:
     """Reads through to another host and records every write instead of making it."""
 
@@ -111,6 +153,8 @@ class DryRunHost:
         self._inner = inner
         self.writes: list[Write] = []
         """In the order in which they were asked for. Whoever looks at them empties it."""
+        self.moves: list[Move] = []
+        """Likewise."""
 
     def get_affinity(self, tid: int) -> CpuSet:
         """As in `Host`."""
@@ -120,6 +164,16 @@ class DryRunHost:
         """Records the write. Whether the kernel would have refused it is not known: only ValueError is raised."""
         check_write(tid, cpus)
         self.writes.append(Write(tid, cpus))
+
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """As in `Host`."""
+        return self._inner.page_nodes(pid, addresses)
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """Records the move; every page is where it was."""
+        check_pages(pid, addresses)
+        self.moves.append(Move(pid, len(addresses), node))
+        return self._inner.page_nodes(pid, addresses)
 
 
 def check_write(tid: int, cpus: CpuSet) -> None:
