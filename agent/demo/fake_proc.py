@@ -32,6 +32,7 @@ class FakeTask:
     cgroup: str
     asked: CpuSet | None = None
     """``user_cpus_ptr``: the mask that somebody asked for (Linux 6.2 and later)."""
+    uid: int = 0
     threads: list[int] = field(default_factory=list)
     """Of a thread group leader: its tids, its own first."""
 
@@ -91,10 +92,11 @@ class FakeProc:
             put(f"{folder}/stat", stat)
 
     def write_status(self, task: FakeTask) -> None:
+        uid = f"{task.uid}\t" * 3 + str(task.uid)
         text = (
             f"Name:\t{_escaped(task.comm)}\nUmask:\t0022\n"
             f"State:\tS (sleeping)\nTgid:\t{task.tgid}\nNgid:\t0\nPid:\t{task.tid}\n"
-            f"PPid:\t{task.ppid}\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t256\nGroups:\t \n"
+            f"PPid:\t{task.ppid}\nTracerPid:\t0\nUid:\t{uid}\nGid:\t0\t0\t0\t0\nFDSize:\t256\nGroups:\t \n"
             f"NStgid:\t{task.tgid}\nNSpid:\t{task.tid}\nNSpgid:\t{task.tgid}\nNSsid:\t{task.tgid}\n"
             f"Threads:\t{max(len(task.threads), 1)}\nSigQ:\t0/96364\nSeccomp:\t0\n"
             f"Cpus_allowed:\t{_mask(task.mask, self._cpus)}\nCpus_allowed_list:\t{task.mask}\n"
