@@ -7,6 +7,7 @@ What it imitates was read in kernel/sched and kernel/cgroup/cpuset.c and compare
   cpuset, or the whole cpuset where they do not meet. Before, it simply got the whole new cpuset.
 * A cpuset that is written with the CPUs it has is no change.
 * Children and threads start with the mask, and the memory of it, of the thread that made them.
+* Names of threads are cut to 15 bytes; those of kernel threads are not, since Linux 5.17.
 * sched_getaffinity hides CPUs that are offline; Cpus_allowed in /proc does not.
 """
 
@@ -37,6 +38,7 @@ FIRST_PID = 4_100_000
 meets nobody."""
 
 COMM_BYTES = 15
+KERNEL_COMM_BYTES = 63
 
 
 class FakeKernel:
@@ -169,11 +171,13 @@ class FakeKernel:
         flags: int = PF_RANDOMIZE,
         fds: Iterable[tuple[int, int, int]] = (),
         pid: int | None = None,
+        uid: int | None = None,
     ) -> FakeTask:
-        """fork, then exec, then into a cgroup: by default that of the parent."""
+        """fork, then exec, then into a cgroup: by default that of the parent, as its user is."""
         with self._lock:
             above = self.tasks.get(parent)
             task = self._create(comm, above, tid=pid, flags=flags, cgroup=cgroup)
+            task.uid = uid if uid is not None else above.uid if above else 0
             task.threads.append(task.tid)
             self.cgroups.attach(task.tid, task.cgroup, None)
             if task.cgroup != (above.cgroup if above else "/"):
@@ -186,7 +190,7 @@ class FakeKernel:
         with self._lock:
             leader, maker = self._task(tgid), self._task(creator or tgid)
             task = self._create(comm, maker, tgid=tgid, flags=leader.flags if flags is None else flags)
-            task.ppid = leader.ppid
+            task.ppid, task.uid = leader.ppid, leader.uid
             leader.threads.append(task.tid)
             self.proc.add(task)
             self._dirty.add(tgid)
@@ -196,7 +200,7 @@ class FakeKernel:
         """prctl(PR_SET_NAME)."""
         with self._lock:
             task = self._task(tid)
-            task.comm = _cut(comm)
+            task.comm = _cut(comm, self._comm_bytes(task.flags))
             self.proc.write_names(task)
             self._dirty.add(tid)
 
@@ -255,7 +259,7 @@ class FakeKernel:
             tid=tid,
             tgid=tid if tgid is None else tgid,
             ppid=maker.tgid if maker else 0,
-            comm=_cut(comm),
+            comm=_cut(comm, self._comm_bytes(flags)),
             start_time=self._clock,
             flags=flags,
             mask=maker.mask if maker else self._possible,
@@ -264,6 +268,10 @@ class FakeKernel:
         )
         self.tasks[tid] = task
         return task
+
+    def _comm_bytes(self, flags: int) -> int:
+        """A kernel that remembers masks (6.2) is none from before 5.17."""
+        return KERNEL_COMM_BYTES if flags & PF_KTHREAD and self.remembers_masks else COMM_BYTES
 
     def _task(self, tid: int) -> FakeTask:
         task = self.tasks.get(tid)
@@ -300,9 +308,9 @@ class FakeKernel:
         self._dirty.add(task.tid)
 
 
-def _cut(comm: str) -> str:
-    """comm holds 15 bytes, whatever they are."""
-    return comm.encode(errors="surrogateescape")[:COMM_BYTES].decode(errors="surrogateescape")
+def _cut(comm: str, size: int) -> str:
+    """comm holds so many bytes, whatever they are."""
+    return comm.encode(errors="surrogateescape")[:size].decode(errors="surrogateescape")
 
 
 __all__ = ["FIRST_PID", "PF_KTHREAD", "PF_NO_SETAFFINITY", "FakeKernel", "FakeTask"]
