@@ -21,7 +21,7 @@ class Restored:
     journal: Journal
 
 
-def restore(actor: Actor, observer: Observer, journal: Journal, *, looks: int = LOOKS) -> Restored:
+def restore_all(actor: Actor, observer: Observer, journal: Journal, *, looks: int = LOOKS) -> Restored:
     """Undoes what a journal of this boot has. Refused where the host's CPUs or processes can't be read."""
     actor.adopt(journal)
     act = ActResult()

@@ -16,7 +16,7 @@ from agent.control import journal_file
 from agent.control.act import Actor
 from agent.control.journal import Journal
 from agent.control.observe import Observer
-from agent.control.restore import restore
+from agent.control.restore import restore_all
 from agent.demo.fake_kernel import FakeTask
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -124,7 +124,7 @@ class Scene:
         journal, problem = journal_file.load(self.rig.journal_file, boot_id(self.rig.node.root))
         assert problem is None
         root = self.rig.node.root
-        restored = restore(Actor(root / "proc", self.rig.node.kernel), Observer(root), journal)
+        restored = restore_all(Actor(root / "proc", self.rig.node.kernel), Observer(root), journal)
         assert (restored.journal.taken, restored.act.stuck) == ("", {})
         journal_file.save(self.rig.journal_file, restored.journal)
 
