@@ -84,6 +84,19 @@ class Actor:
         """Workers in which anything may have been done to a thread that has not been undone."""
         return frozenset(self._bindings)
 
+    def in_force(self, plan: Plan, act: ActResult) -> dict[ProcessId, Roles]:
+        """Bound workers -> their roles, after a pass; also those that are not seen on their NPU just now, and those
+        that keep what they have while there is no plan for them."""
+        failed = {process for process, outcome in act.outcomes.items() if outcome.state not in ("Bound", "Partial")}
+        return {
+            process: binding.roles
+            for process, binding in self._bindings.items()
+            if binding.complete and not binding.released and process not in failed and self._lives(process, plan)
+        }
+
+    def _lives(self, process: ProcessId, plan: Plan) -> bool:
+        return any(entry.worker.process == process for entry in plan.workers) or self.binder.lives(process)
+
     def keep(self, plan: Plan, seen: Observation) -> Plan:
         """The plan, in which bound workers of which too little is known to plan for them keep the CPUs that they have:
         they may own them without anybody having said so yet. Where a cpuset has lost some of these, the plan stands."""

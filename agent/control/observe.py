@@ -17,7 +17,7 @@ from pathlib import Path
 from agent.control.attribution import Attributor, Expected
 from agent.control.settling import Settling
 from agent.model.cpuset import CpuSet
-from agent.model.node import Inventory, ProcessTable, Topology
+from agent.model.node import DeviceType, Inventory, ProcessTable, Topology
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import CgroupIdentity, Container, KubeletState, Pod, ProcessId, Worker
 from agent.node.cgroups import CgroupTree
@@ -73,6 +73,8 @@ class Observation:
     """What was seen in one look."""
 
     topology: Topology
+    inventory: Inventory = field(default_factory=lambda: Inventory((), DeviceType.UNKNOWN))
+    """The NPUs that it was looked at with."""
     workers: tuple[Worker, ...] = ()
     containers: tuple[Container, ...] = ()
     strangers: Mapping[int, tuple[Candidate, ...]] = field(default_factory=dict)
@@ -215,6 +217,7 @@ class Observer:
             running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
         return Observation(
             topology=topology,
+            inventory=inventory,
             workers=tuple(
                 Worker(c.process, c.attribution.npus, c.identity.key, c.name, c.attribution.residual) for c in chosen
             ),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from agent.control.confine import Confiner
 from agent.control.confinement import Confinement, ConfineResult, off_limits, to_confine
@@ -29,7 +30,12 @@ from agent.model.spec import Mode, Spec, Steps
 from agent.model.workload import ProcessId
 from agent.node.cgroups import CgroupTree
 from agent.node.host import DryRunHost, Host
+from agent.node.npu_smi.boards import Boards
+from agent.node.npu_smi.command import NpuSmi
 from agent.planning.optin import steps_of
+
+InForce: TypeAlias = Mapping[ProcessId, Roles]
+"""Bound workers -> the roles that are in force for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +64,8 @@ class StepsResult:
         return replace(self, helpers=earlier.helpers + self.helpers, returned=returned)
 
 
-def no_board(npu: Npu) -> str:
-    """For where npu-smi is not asked: an NPU whose PCI address `npu-smi info` does not show has none that is known."""
-    raise Refused(Reason.PCI_ADDRESS_UNKNOWN, f"the board of NPU {npu.id} was not asked")
+def _no_board(npu: Npu) -> str:
+    raise Refused(Reason.NPU_SMI_NOT_FOUND, f"nobody to ask for the board of NPU {npu.id}")
 
 
 class HostSteps:
@@ -72,13 +77,16 @@ class HostSteps:
         host: Host,
         cgroups: CgroupTree,
         *,
-        board: Board = no_board,
+        npu_smi: NpuSmi | None = None,
         memory_seconds: float = DEADLINE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`npu_smi` is asked for boards of NPUs whose PCI address is not known; undoing needs none. `memory_seconds` is
+        what the memory of one worker may take."""
         self.changed: Callable[[], None] = lambda: None
-        """Called, from another thread, when something came to be known that is worth a pass: memory was moved."""
-        self.memory = MemoryMover(root, host, seconds=memory_seconds, wake=lambda: self.changed(), clock=clock)
+        """Called from another thread when something came to be known that is worth a pass: memory was moved, say."""
+        board = Boards(npu_smi, self._tell).address if npu_smi is not None else _no_board
+        self.memory = MemoryMover(root, host, seconds=memory_seconds, wake=self._tell, clock=clock)
         self._real = _Writers(root, host, cgroups, board, clock)
         self._rehearsed = DryRunHost(host)
         self._dry = _Writers(root, self._rehearsed, cgroups, board, clock)
@@ -102,7 +110,7 @@ class HostSteps:
             new = [entry.worker for entry in plan.workers if entry.worker.process not in bound]
             self._real.confiner.let_go(new, online)
 
-    def prepare(self, plan: Plan, seen: Observation, spec: Spec, around: Surroundings, force: _InForce) -> None:
+    def prepare(self, plan: Plan, seen: Observation, spec: Spec, around: Surroundings, force: InForce) -> None:
         """Looks at everything and notes what `act` is about to change. Writes nothing to the host."""
         dry = spec.mode is Mode.DRY_RUN
         writers = self._dry if dry else self._real
@@ -114,7 +122,10 @@ class HostSteps:
         of_950 = plan.device_type is DeviceType.ASCEND_950
         uvb = wanted(plan, spec) if of_950 else (EMPTY, None)
         writers.uvb.survey(uvb[0], around.online)
-        confinement = self._confinement(plan, seen, spec, around, force, writers.confiner)
+        keys = to_confine(plan, seen, spec, force.keys())
+        members = around.members(keys | writers.confiner.containers)
+        workers = {*force, *(entry.worker.process for entry in plan.workers)}
+        confinement = Confinement(keys, members, workers, off_limits(plan), around.online)
         writers.confiner.survey(confinement)
         if not dry:
             self._submit(plan, seen, force, asked)
@@ -164,12 +175,15 @@ class HostSteps:
         """Ends the moving of memory, after the batch under way."""
         self.memory.close()
 
+    def _tell(self) -> None:
+        self.changed()
+
     def _asked(self, entry: WorkerPlan, seen: Observation, spec: Spec) -> Steps:
         _, _, container = seen.places.get(entry.worker.process, ("", "", ""))
         return steps_of(seen.pods.get(entry.worker.process), container, spec)
 
     def _interrupts(
-        self, plan: Plan, seen: Observation, force: _InForce, asked: Mapping[ProcessId, Steps]
+        self, plan: Plan, seen: Observation, force: InForce, asked: Mapping[ProcessId, Steps]
     ) -> tuple[dict[Npu, CpuSet], dict[int, IrqOutcome]]:
         """NPUs with a bound worker -> the CPUs for their interrupts; and the outcomes of those that are left alone."""
         if not plan.device_type.binds_irqs:
@@ -193,15 +207,7 @@ class HostSteps:
                 found |= {npu: cpus for npu, cpus in its.items() if npu not in found and npu.id not in off}
         return found, off
 
-    def _confinement(
-        self, plan: Plan, seen: Observation, spec: Spec, around: Surroundings, force: _InForce, confiner: Confiner
-    ) -> Confinement:
-        keys = to_confine(plan, seen, spec, force.keys())
-        members = around.members(keys | confiner.containers)
-        workers = {*force, *(entry.worker.process for entry in plan.workers)}
-        return Confinement(keys, members, workers, off_limits(plan), around.online)
-
-    def _submit(self, plan: Plan, seen: Observation, force: _InForce, asked: Mapping[ProcessId, Steps]) -> None:
+    def _submit(self, plan: Plan, seen: Observation, force: InForce, asked: Mapping[ProcessId, Steps]) -> None:
         for entry in plan.workers:
             process, roles = entry.worker.process, entry.allotment.roles
             if process not in force or roles is None:
@@ -217,16 +223,10 @@ class HostSteps:
             )
 
 
-_InForce = Mapping[ProcessId, Roles]
-"""Bound workers -> the roles that are in force for them."""
-
-
 class _Writers:
     """The steps that write through one host, real or rehearsing."""
 
-    def __init__(
-        self, root: Path, host: Host, cgroups: CgroupTree, board: Board, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, root: Path, host: Host, cgroups: CgroupTree, board: Board, clock: Callable[[], float]) -> None:
         self.interrupts = Interrupts(root, host, board, clock=clock)
         self.uvb = Uvb(root, host, cgroups, clock)
         self.confiner = Confiner(root / "proc", host, cgroups)
