@@ -141,15 +141,14 @@ def before(mask: CpuSet, noted: CpuSet | None, given: Given, allowed: CpuSet) ->
     `mask` is what it has now, `allowed` its cpuset, both ∩ online. `noted` is what it had before it was touched, where
     that was narrower.
     """
-    for off in reversed(given.offs):
-        if noted is not None:
-            if mask == (noted - off) & allowed:
-                return noted, True
-            continue
-        if mask == allowed - off:
-            return EMPTY, True
-        for narrow in given.inherited:
-            if mask == (narrow - off) & allowed:
+    if noted is not None:
+        if any(mask == (noted - off) & allowed for off in given.offs):
+            return noted, True
+    elif any(mask == allowed - off for off in given.offs):
+        return EMPTY, True
+    else:
+        for narrow in sorted(given.inherited, key=lambda cpus: cpus.bits):
+            if any(mask == (narrow - off) & allowed for off in given.offs):
                 return narrow, True
     return (EMPTY if allowed <= mask else mask), False
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agent.control.confine import Confiner
 from agent.control.confinement import Confinement, ConfineResult
+from agent.demo.fake_files import scratch
 from agent.demo.fake_kernel import FakeKernel, FakeTask
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.workload import ProcessId
@@ -114,7 +115,7 @@ class Host:
 
 @contextmanager
 def host(situation: Situation) -> Iterator[Host]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch()) as folder:
         yield Host(Path(folder), situation)
 
 
@@ -125,7 +126,7 @@ def free_again(host: Host) -> None:
     assert host.confiner.taken == ()
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(situations(), cpus, cpus)
 def test_no_helper_can_run_where_it_is_not_to_unless_it_has_no_other_cpu(
     situation: Situation, off: CpuSet, later: CpuSet
@@ -145,7 +146,7 @@ def test_no_helper_can_run_where_it_is_not_to_unless_it_has_no_other_cpu(
             assert node.written == []
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(situations(), st.lists(cpus, min_size=1, max_size=3), st.booleans())
 def test_everybody_has_what_he_had_before_once_nothing_is_confined(
     situation: Situation, offs: list[CpuSet], restarts: bool
@@ -162,7 +163,7 @@ def test_everybody_has_what_he_had_before_once_nothing_is_confined(
         assert node.state() == before
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(situations(), some_cpus, some_cpus, some_cpus)
 def test_an_agent_killed_at_any_moment_leaves_what_it_takes_to_give_everything_back(
     situation: Situation, off: CpuSet, later: CpuSet, denied: CpuSet
@@ -182,7 +183,7 @@ def test_an_agent_killed_at_any_moment_leaves_what_it_takes_to_give_everything_b
         assert node.state() == before
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(situations(), some_cpus, st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=4))
 def test_whoever_is_made_by_a_confined_thread_is_free_when_that_is(
     situation: Situation, off: CpuSet, births: list[tuple[int, bool]]
@@ -200,9 +201,13 @@ def test_whoever_is_made_by_a_confined_thread_is_free_when_that_is(
                 task.mask, task.asked = maker.mask, maker.asked
             else:
                 task = node.kernel.start_thread(maker.tgid, "y", creator=maker.tid)
-            made[task.tid] = maker.tid
+            made[task.tid] = made.get(maker.tid, maker.tid)
         node.sweep(off)
         assert node.written == []
+        confined = node.state()
+        cpuset = node.kernel.cgroups.effective(f"{POD}/{KEYS['a']}")
         free_again(node)
-        for child, maker_tid in made.items():
-            assert node.kernel.tasks[child].mask == node.kernel.tasks[maker_tid].mask
+        for child, first in made.items():
+            # Confined, a thread that had chosen CPUs may look like one that had not: then its children are free.
+            alike = {cpuset} if confined[first] == cpuset - off else set()
+            assert node.kernel.tasks[child].mask in {node.kernel.tasks[first].mask, *alike}
