@@ -24,7 +24,6 @@ from agent.node.host import Host
 from agent.node.irq import ActionNames, driver_module, msi_irqs, read_affinity
 from agent.node.irqbalance import Irqbalance
 
-
 _STALE: Final = (-1,)
 """No listing of any device."""
 
