@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -91,8 +92,15 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def governed() -> int | None:
-    """An interrupt of a PCI device that irqbalance moves back when somebody else moves it; None where there is none."""
+def place_anew(process: subprocess.Popen[bytes]) -> None:
+    """Makes it place all interrupts that it may move anew, and waits until it has: it does so on SIGHUP, on a change of
+    its list, and when the load changes."""
+    process.send_signal(signal.SIGHUP)
+    time.sleep(3.2)
+
+
+def governed(process: subprocess.Popen[bytes]) -> int | None:
+    """An interrupt of a PCI device that irqbalance does not leave where somebody else put it; None without one."""
     listed = sorted(
         int(irq.name) for folder in Path("/sys/bus/pci/devices").glob("*/msi_irqs") for irq in folder.iterdir()
     )
@@ -103,6 +111,6 @@ def governed() -> int | None:
     for irq, mask in moved.items():
         with suppress(OSError):
             (MASKS / str(irq) / "smp_affinity_list").write_text(mask)
-    time.sleep(2.2)
+    place_anew(process)
     after = masks()
-    return next((irq for irq, mask in moved.items() if after[irq] == now[irq] != mask), None)
+    return next((irq for irq, mask in moved.items() if after[irq] != mask), None)
