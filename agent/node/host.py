@@ -26,12 +26,12 @@ _LONG_BYTES: Final = 8
 _REMEMBERED: Final = 1024
 
 
-class Host(Protocol):
-    """What the agent does to the threads and the interrupts of a host.
+class ThreadHost(Protocol):
+    """What the agent does to the threads of a host.
 
-    Every call raises plain OSError with the kernel's errno; for threads ESRCH when the thread is gone; EINVAL when it
-    can't be moved (PF_NO_SETAFFINITY) or none of the CPUs is online and in its cpuset; EPERM without the right
-    (CAP_SYS_NICE, or the same user). Calls may come from several Python threads.
+    Every call raises plain OSError with the kernel's errno: ESRCH when the thread is gone; EINVAL when it can't be
+    moved (PF_NO_SETAFFINITY) or none of the CPUs is online and in its cpuset; EPERM without the right (CAP_SYS_NICE,
+    or the same user). Calls may come from several Python threads.
     """
 
     def get_affinity(self, tid: int) -> CpuSet:
@@ -46,6 +46,10 @@ class Host(Protocol):
         ValueError for an empty set, and for a tid below 1: 0 would be the caller itself.
         """
         ...
+
+
+class Host(ThreadHost, Protocol):
+    """All that the agent does to a host. Calls may come from several Python threads."""
 
     def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
         """Says which CPUs an interrupt may go to, as `agent.node.irq.write_affinity`."""

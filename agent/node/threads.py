@@ -24,7 +24,7 @@ from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Role, ThreadRule
 from agent.model.workload import ProcessId
 from agent.node.binding import DENIED, Binding, Targets, gone
-from agent.node.host import EVERY_CPU, Host
+from agent.node.host import EVERY_CPU, ThreadHost
 from agent.node.taskdir import TaskDir
 
 
@@ -36,7 +36,7 @@ class ThreadBinder:
     online CPUs. An instance serves one Python thread at a time.
     """
 
-    def __init__(self, proc_root: Path, host: Host) -> None:
+    def __init__(self, proc_root: Path, host: ThreadHost) -> None:
         self._proc = os.fspath(proc_root)
         self._host = host
         self._known: dict[ProcessId, tuple[Roles, dict[str, Role]]] = {}

@@ -163,6 +163,17 @@ def test_a_list_of_its_own_that_may_not_fit_is_never_sent_again(rig: IrqRig) -> 
         assert [problem.reason for problem in rig.interrupts.problems] == [Reason.IRQBALANCE_ACTIVE]
 
 
+def test_one_that_was_told_everything_on_its_command_line_is_told_nothing_however_long_that_is(rig: IrqRig) -> None:
+    with FakeIrqbalance(rig.node, banned=tuple(sorted(ours(rig, *range(8))))) as daemon:
+        rig.step(*range(8))
+        assert (daemon.messages, rig.interrupts.bans, rig.interrupts.problems) == ([], None, [])
+
+
+def test_on_a_node_without_workers_nobody_looks_for_it(rig: IrqRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.interrupts._balance._balancer, "find", lambda: pytest.fail("looked"))
+    rig.step()
+
+
 def test_bans_that_cannot_be_taken_back_stay_noted_until_the_process_has_ended(rig: IrqRig) -> None:
     with FakeIrqbalance(rig.node) as daemon:
         rig.step(0)
@@ -183,10 +194,9 @@ def test_a_process_of_a_pod_that_calls_itself_so_is_not_talked_to(rig: IrqRig, o
         if not own_uid:
             status = rig.node.root / f"proc/{daemon.process.pid}/status"
             status.write_text(status.read_text().replace("Uid:\t0\t0", "Uid:\t1000\t1000"))
-        asked: list[bytes] = []
-        daemon._answer = lambda message: asked.append(message) or b""  # type: ignore[method-assign, func-returns-value]
         rig.step(0)
-        assert (asked, rig.interrupts.bans, rig.interrupts.problems) == ([], None, [])
+        assert daemon.heard == 0
+        assert (rig.interrupts.bans, rig.interrupts.problems) == (None, [])
 
 
 def test_a_socket_that_another_process_listens_on_is_not_talked_to(rig: IrqRig) -> None:
@@ -194,7 +204,7 @@ def test_a_socket_that_another_process_listens_on_is_not_talked_to(rig: IrqRig) 
         rig.restart()
         rig.interrupts._balance._balancer._stand_in = os.getppid()
         rig.step(0)
-        assert daemon.messages == []
+        assert (daemon.messages, daemon.heard) == ([], 0)
         (problem,) = rig.interrupts.problems
         assert str(os.getpid()) in problem.message
 

@@ -75,8 +75,8 @@ def test_a_socket_is_made_in_another_network_namespace_and_this_process_stays_in
     held = subprocess.Popen(
         ["unshare", "--net", "sh", "-c", "echo in; exec sleep 60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
+    assert held.stdout is not None
     try:
-        assert held.stdout is not None
         if held.stdout.readline() != b"in\n":
             pytest.skip("needs the right to make a network namespace")
         own = os.stat("/proc/self/ns/net").st_ino
@@ -94,8 +94,7 @@ def test_a_socket_is_made_in_another_network_namespace_and_this_process_stays_in
     finally:
         held.kill()
         held.wait()
-        if held.stdout:
-            held.stdout.close()
+        held.stdout.close()
 
 
 def test_a_namespace_that_is_gone_is_a_plain_error() -> None:

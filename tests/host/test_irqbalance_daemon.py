@@ -144,6 +144,7 @@ def test_an_npus_interrupt_stays_where_it_was_put_while_irqbalance_runs_and_both
         assert masks()[irq] == str(other)
         assert interrupts.problems == []
         interrupts.restore()
-        assert (interrupts.taken, interrupts.bans) == ((), None)
+        left: tuple[object, object] = (interrupts.taken, interrupts.bans)
+        assert left == ((), None)
         assert balancer.bans(found) == frozenset()
         assert masks()[irq] == before
