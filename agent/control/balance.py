@@ -61,9 +61,9 @@ class BanKeeper:
 
         `modules`: the kernel modules of their drivers, empty where one is not known. `moved`: somebody has moved one,
         so that a look is due."""
-        process = self._find(now)
+        process = self._find(now) if wanted or self.bans is not None else None
         self._order = None
-        if process is None or not (wanted or self.bans):
+        if process is None:
             self._refusal = self._short = self._asked = None
             return
         if self._are_configured(process, modules):
@@ -145,7 +145,7 @@ class BanKeeper:
         self._refusal = None
         added = self.bans.irqs if self.bans is not None else frozenset()
         keep = current - added
-        listed = frozenset(fitting(keep, wanted, self._limit))
+        listed = keep.union(fitting(keep, wanted, self._limit))
         self._short = _short(process, wanted, listed, self._modules)
         if listed == current:
             self.bans = _bans(process, listed - keep)

@@ -136,6 +136,7 @@ class HostSteps:
             confined = writers.confiner.act(confinement)
             self.memory.begin()
             self._rehearsed.writes.clear()
+            self._rehearsed.others.clear()
             return _result(
                 irqs=off | outcomes,
                 memory=self.memory.outcomes,

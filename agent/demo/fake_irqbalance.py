@@ -41,6 +41,8 @@ class FakeIrqbalance:
         self.banned = list(banned)
         self.messages: list[bytes] = []
         """What it was sent, but for questions."""
+        self.heard = 0
+        """How many messages it had."""
         self.raw = raw
         self._list_bytes = list_bytes
         if not (node.root / f"sys/fs/cgroup{cgroup}").is_dir():
@@ -100,6 +102,7 @@ class FakeIrqbalance:
             with connection:
                 message, extra, _, _ = connection.recvmsg(READS, socket.CMSG_SPACE(12))
                 user = next((struct.unpack("3i", data)[1] for _, _, data in extra), None)
+                self.heard += bool(message)
                 if user == 0 and (answer := self._answer(message)):
                     connection.sendall(answer)
 

@@ -31,9 +31,9 @@ _REMEMBERED: Final = 1024
 class ThreadHost(Protocol):
     """What the agent does to the threads of a host.
 
-    Every call raises plain OSError with the kernel's errno; for threads ESRCH when the thread is gone; EINVAL when it
-    can't be moved (PF_NO_SETAFFINITY) or none of the CPUs is online and in its cpuset; EPERM without the right
-    (CAP_SYS_NICE, or the same user). Calls may come from several Python threads.
+    Every call raises plain OSError with the kernel's errno: ESRCH when the thread is gone; EINVAL when it can't be
+    moved (PF_NO_SETAFFINITY) or none of the CPUs is online and in its cpuset; EPERM without the right (CAP_SYS_NICE,
+    or the same user). Calls may come from several Python threads.
     """
 
     def get_affinity(self, tid: int) -> CpuSet:
@@ -51,7 +51,7 @@ class ThreadHost(Protocol):
 
 
 class Host(ThreadHost, Protocol):
-    """All that the agent does to a host. The errors of every call are plain OSError."""
+    """All that the agent does to a host. Errors are plain OSError; calls may come from several Python threads."""
 
     def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
         """Says which CPUs an interrupt may go to, as `agent.node.irq.write_affinity`."""
@@ -189,10 +189,10 @@ class DryRunHost:
 
     def __init__(self, inner: Host) -> None:
         self._inner = inner
-        self.writes: list[Write | IrqWrite | BanWrite] = []
-        """In the order in which they were asked for. Whoever looks at them empties it."""
-        self.moves: list[Move] = []
-        """Likewise."""
+        self.writes: list[Write] = []
+        """Of threads' masks, in the order in which they were asked for. Whoever looks at them empties it."""
+        self.others: list[IrqWrite | BanWrite | Move] = []
+        """All else, likewise."""
 
     def get_affinity(self, tid: int) -> CpuSet:
         """As in `Host`."""
@@ -206,12 +206,12 @@ class DryRunHost:
     def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
         """Records the write, as `set_affinity` does."""
         check_irq_write(irq, cpus)
-        self.writes.append(IrqWrite(irq, cpus))
+        self.others.append(IrqWrite(irq, cpus))
 
     def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
         """Records the list, and answers as if irqbalance had room for all of it."""
         listed = tuple(dict.fromkeys((*sorted(keep), *irqs)))
-        self.writes.append(BanWrite(balancer, listed))
+        self.others.append(BanWrite(balancer, listed))
         return frozenset(listed)
 
     def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
@@ -221,7 +221,7 @@ class DryRunHost:
     def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
         """Records the move; every page is where it was."""
         check_pages(pid, addresses)
-        self.moves.append(Move(pid, len(addresses), node))
+        self.others.append(Move(pid, len(addresses), node))
         return self._inner.page_nodes(pid, addresses)
 
 
