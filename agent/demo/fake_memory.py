@@ -80,7 +80,7 @@ class FakeMemory:
         mappings = self.mappings.setdefault(pid, [])
         if start is None:
             # A hole between any two, as the kernel merges neighbours that are alike.
-            start = max((mapping.end for mapping in mappings), default=FIRST_ADDRESS) + PAGE
+            start = max((mapping.end for mapping in mappings), default=FIRST_ADDRESS - PAGE) + PAGE
         mapping = FakeMapping(start, region, perms, dev, inode, name)
         region.mappers += 1
         mappings.append(mapping)
