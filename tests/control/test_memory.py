@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,9 @@ class Rig:
 
     def submit(self, worker: Worker, main: CpuSet = ON_1, **options: Any) -> None:
         npus = options.pop("npus", (worker.npu,))
+        topology = options.pop("topology", self.node.topology)
         planned = PlannedWorker(worker.identity, npus, "container")
-        self.mover.submit(planned, Roles(main), main, self.node.topology, **options)
+        self.mover.submit(planned, Roles(main), main, topology, **options)
 
     def move(self, *workers: Worker, main: CpuSet = ON_1, **options: Any) -> MemoryOutcome:
         """Everything that is to happen to them, and what came of the last."""
@@ -235,6 +237,16 @@ def test_what_the_plan_says_against_it_skips_it_at_once(rig: Rig, options: dict[
     assert outcome.skipped == MIB
     rig.mover.begin()
     assert rig.mover.idle
+    assert dict(rig.node.kernel.calls) == {}
+
+
+@pytest.mark.parametrize(("memory", "said"), [({0}, "OneNumaNode"), ({0, 2}, "TargetHasNoMemory")])
+def test_no_page_goes_to_a_node_without_memory(rig: Rig, memory: set[int], said: str) -> None:
+    nodes = tuple(replace(node, has_memory=node.id in memory) for node in rig.node.topology.nodes)
+    worker = rig.worker()
+    worker.allocate(MIB, 0)
+    outcome = rig.move(worker, topology=replace(rig.node.topology, nodes=nodes))
+    assert reason(outcome) == ("Skipped", said)
     assert dict(rig.node.kernel.calls) == {}
 
 

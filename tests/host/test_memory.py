@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from agent.control.memory import MemoryMover
+from agent.demo.fake_memory import ABSENT, FakeMemory, FakeRegion
+from agent.demo.fake_memory import PAGE as FAKE_PAGE
 from agent.model.cpuset import EMPTY
 from agent.model.node import NumaNode
 from agent.model.outcome import MemoryOutcome
@@ -98,6 +101,20 @@ def test_pages_of_another_process_answer_with_the_node_that_they_are_on(child: C
         assert set(nodes[:half]) == {NODE}
     assert min(nodes[:half]) >= 0
     assert set(nodes[half:]) == {-errno.ENOENT}
+
+
+def test_the_fake_kernel_answers_as_this_one_does(child: Child) -> None:
+    fake = FakeMemory({NODE: 1 << 30})
+    for of, node in ((child.private, NODE), (child.half, ABSENT)):
+        fake.map(child.pid, FakeRegion(array("i", [node] * (SIZE // FAKE_PAGE))), start=of.start)
+    for asked in (child.private.start, child.half.end - PAGE, PAGE):
+        wanted = page_addresses(asked, asked + PAGE, PAGE)
+        real = LinuxHost()
+        answers = [real.page_nodes(child.pid, wanted)[0], real.move_pages(child.pid, wanted, NODE)[0]]
+        imitated = [fake.page_nodes(child.pid, wanted)[0], fake.move_pages(child.pid, wanted, NODE)[0]]
+        assert answers == imitated
+    with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):
+        fake.move_pages(child.pid, page_addresses(0, PAGE, PAGE), 1000)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,19 @@ def test_a_process_that_is_gone_or_a_zombie_has_no_ranges(tmp_path: Path) -> Non
     assert read_ranges(tmp_path, 42) is None
     assert read_ranges(process(tmp_path, maps=""), 42) is None
     assert read_account(tmp_path, 42) is None
+
+
+def test_without_the_right_to_look_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc/<pid>/maps of another user, without CAP_SYS_PTRACE. The tests may run as root, who has it."""
+    process(tmp_path, maps="")
+
+    def refuse(*_args: object, **_more: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(Refused) as refused:
+        read_ranges(tmp_path, 42)
+    assert refused.value.reason is Reason.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize(
