@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Topology
@@ -200,20 +200,20 @@ class MemoryMover:
         ranges = read_ranges(self._root, pid) if account is not None else None
         if account is None or ranges is None:
             return task.ended(_gone(task.process))
-        task.resident = min(account.resident, sum(each.bytes for each in ranges))
+        task.resident = account.resident
         if (problem := self._obstacle(task, account, ranges)) is not None:
             return task.ended(problem)
         for window in self._pages.windows(ranges):
             if (problem := self._halt(task)) is not None:
                 return task.ended(problem)
-            task.begun = True
             batch = self._pages.move(pid, window, node)
+            task.begun |= batch.error is None or batch.moved > 0
             task.there += batch.there
             task.moved += batch.moved
             task.left += batch.left
             if batch.error is not None:
                 return task.ended(refusal(batch.error, node))
-        return MemoryOutcome("Moved", None, node, task.moved, task.left)
+        return MemoryOutcome("Moved", None, node, task.moved, task.left, task.unseen)
 
     def _obstacle(self, task: _Task, account: Account, ranges: list[Range]) -> Problem | None:
         """What speaks against it, found before anything is moved."""
@@ -270,15 +270,21 @@ class _Task:
     resident: int = 0
     """Bytes of private memory that can be there at most."""
     begun: bool = False
-    """Whether pages may have been moved."""
+    """Whether anything of it has been through."""
     there: int = 0
     moved: int = 0
     left: int = 0
 
     def ended(self, problem: Problem) -> MemoryOutcome:
         """The outcome when no more is tried, because of this problem."""
-        skipped = max(0, self.resident - self.there - self.moved - self.left)
-        return MemoryOutcome("Partial" if self.begun else "Skipped", problem, self.node, self.moved, self.left, skipped)
+        state: Literal["Partial", "Skipped"] = "Partial" if self.begun else "Skipped"
+        return MemoryOutcome(state, problem, self.node, self.moved, self.left, self.unseen)
+
+    @property
+    def unseen(self) -> int:
+        """Bytes that were not tried. When all ranges were, it is pages of private mappings of files that the process
+        wrote to, and what it gave back meanwhile; the kernel's account is some MiB off with hundreds of threads."""
+        return max(0, self.resident - self.there - self.moved - self.left)
 
 
 def _fits(size: int, free: int) -> bool:

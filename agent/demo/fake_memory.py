@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 from agent.node.pages import UNTRIED
 
-PAGE = 4096
+PAGE = 64 << 10
+"""Bytes. Kernels of ARM servers have pages of 64 KiB as often as of 4."""
+
 ABSENT = -errno.ENOENT
 FIRST_ADDRESS = 0xFFFF_8000_0000
 
@@ -78,7 +80,7 @@ class FakeMemory:
         mappings = self.mappings.setdefault(pid, [])
         if start is None:
             # A hole between any two, as the kernel merges neighbours that are alike.
-            start = max((mapping.end for mapping in mappings), default=FIRST_ADDRESS) + PAGE
+            start = max((mapping.end for mapping in mappings), default=FIRST_ADDRESS - PAGE) + PAGE
         mapping = FakeMapping(start, region, perms, dev, inode, name)
         region.mappers += 1
         mappings.append(mapping)
@@ -137,6 +139,8 @@ class FakeMemory:
                 continue
             if self.free[node] < PAGE:
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            if region.nodes[index] == node:  # its other half, to a caller who takes pages for smaller than they are
+                continue
             self.free[region.nodes[index]] += PAGE
             self.free[node] -= PAGE
             region.nodes[index] = node

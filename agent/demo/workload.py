@@ -49,12 +49,14 @@ class Worker:
         memory_mib: int | None = None,
         listed: bool = True,
         residual: Sequence[int] = (),
+        heap: int = 4 << 20,
     ) -> Worker:
         """A worker begins: its threads but those for ACL and release, its context on the NPU.
 
         Without a pod it runs in a user's session. It holds most of the NPU's memory unless told how much; where it is
         not `listed`, it has opened the NPU and npu-smi does not show it. On the NPUs of `residual` it keeps small
-        contexts.
+        contexts. Its heap, of so many bytes, is on the first NUMA node that has memory, as that of a worker is whose
+        loader ran there.
         """
         if pod is None:
             cgroup = "/user.slice/user-1000.slice"
@@ -65,6 +67,8 @@ class Worker:
         worker = cls(node, npu, pod, leader)
         for k in range(threads - 1):
             node.kernel.start_thread(leader.tid, _THREADS[k] if k < len(_THREADS) else comm)
+        if heap:
+            worker.allocate(heap, min(node.kernel.memory.free), name="[heap]")
         own = node.profile.memory_mib * 17 // 20 if memory_mib is None else memory_mib
         contexts = [(npu, own), *((other, RESIDUAL_MIB) for other in residual if other != npu)]
         node.hold(leader.tid, [(other, size if listed else None) for other, size in contexts], leader.comm)
