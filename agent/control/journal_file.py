@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,20 +98,20 @@ def parse(text: str) -> Journal:
         if document["version"] != VERSION:
             raise Refused(Reason.STATE_UNREADABLE, f"journal version {printable(repr(document['version']), 20)}")
         boot_id = _text(document["bootId"])
-        npus = tuple(_npu_in(entry) for entry in document["npus"])
+        npus = tuple(_npu_in(entry) for entry in _entries(document["npus"]))
         return Journal(
             boot_id=boot_id,
             universe=Universe(boot_id, _text(document["driverVersion"]), npus),
-            bases=tuple(_base_in(entry) for entry in document["bases"]),
-            workers=tuple(_worker_in(entry) for entry in document["workers"]),
+            bases=tuple(_base_in(entry) for entry in _entries(document["bases"])),
+            workers=tuple(_worker_in(entry) for entry in _entries(document["workers"])),
             # The first release that wrote version 1 had none of these.
             settled=_settled_in(document.get("settled", {})),
             spec=_spec_in(document.get("spec")),
             own=document.get("own") is True,
-            irqs=tuple(_irq_in(entry) for entry in document.get("irqs", [])),
+            irqs=tuple(_irq_in(entry) for entry in _entries(document.get("irqs", []))),
             bans=None if document.get("bans") is None else _bans_in(document["bans"]),
-            uvb=tuple(_uvb_in(entry) for entry in document.get("uvb", [])),
-            confined=tuple(_confined_in(entry) for entry in document.get("confined", [])),
+            uvb=tuple(_uvb_in(entry) for entry in _entries(document.get("uvb", []))),
+            confined=tuple(_confined_in(entry) for entry in _entries(document.get("confined", []))),
             lost_at=_number(document.get("lostAt", 0)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -237,8 +237,8 @@ def _masks_out(masks: Mapping[ThreadId, CpuSet]) -> list[list[Any]]:
     return [[thread.tid, thread.start_time, str(mask)] for thread, mask in sorted(masks.items())]
 
 
-def _masks_in(value: Sequence[Any]) -> dict[ThreadId, CpuSet]:
-    return {ThreadId(_number(tid), _number(start)): CpuSet.parse(mask) for tid, start, mask in value}
+def _masks_in(value: object) -> dict[ThreadId, CpuSet]:
+    return {ThreadId(_number(tid), _number(start)): CpuSet.parse(mask) for tid, start, mask in _entries(value)}
 
 
 def _memory_out(memory: MemoryOutcome) -> dict[str, Any]:
@@ -314,6 +314,12 @@ def _settled_in(value: Mapping[str, Any]) -> Mapping[str, frozenset[int]]:
 def _spec_in(value: object) -> Mapping[str, Any] | None:
     if value is not None and not isinstance(value, dict):
         raise TypeError(f"{value!r} is not a spec")
+    return value
+
+
+def _entries(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
     return value
 
 
