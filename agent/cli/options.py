@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from agent.cli.cluster import View
-from agent.control.journal import MAX_BYTES, Journal, parse
+from agent.control.journal import Journal
+from agent.control.journal_file import MAX_BYTES, parse
 from agent.control.observe import Candidate, Choice, Chooser, Observer, everything
 from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused

@@ -1,41 +1,89 @@
-"""What must outlast the agent: bases, the universe of NPUs, and who is bound (design 4.1, 4.9, 6).
+"""What must outlast the agent: bases, the universe of NPUs, who is bound (design 4.1, 4.9, 6); and, noted
+before it is touched, how everything was that the agent changes on the host, so that it can be taken back.
 
-A JSON file, written whole, fsynced and renamed. It belongs to one boot: pids and start times mean nothing after
-another. One that is damaged or of a version that is not known is set aside, and the agent starts with an empty one.
-Only a regular file that was read whole is ever moved or replaced: whatever else has the name is somebody else's.
+It belongs to one boot: pids and start times mean nothing after another. `agent.control.journal_file` keeps it.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from agent.model.cpuset import CpuSet
-from agent.model.node import Npu
+from agent.model.cpuset import EMPTY, CpuSet
+from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
-from agent.model.reason import Problem, Reason, Refused, printable
-from agent.model.workload import ProcessId
-from agent.node.files import read_text
-from agent.node.storage import irregular, write_atomic
+from agent.model.workload import ProcessId, ThreadId
 from agent.planning.universe import Universe
-
-VERSION = 1
-MAX_BYTES = 16 << 20
-MAX_ASIDE = 100
-"""How many damaged ones are kept beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundWorker:
-    """A worker whose first binding has been through."""
+    """A worker, noted before anything is done to it."""
 
     process: ProcessId
     pool: CpuSet
     roles: Roles
+    container: str = ""
+    """Key of its container; what runs in there may have begun with its masks."""
+    complete: bool = True
+    """Whether its first binding has been through."""
+    left: CpuSet = EMPTY
+    """CPUs that it had before these, on which something that came of it may still be."""
+    masks: Mapping[ThreadId, CpuSet] = field(default_factory=dict)
+    """Its threads that had a mask narrower than their cpuset before the first binding -> that mask."""
+    memory: MemoryOutcome | None = None
+    """What came of moving its memory, which is done once. ``Pending`` in the journal: it was begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIrq:
+    """An interrupt, noted before it is moved. Its number is that of the last look: a reset of the NPU changes it."""
+
+    pci: str
+    """Address of the PCI function, such as ``0000:c1:00.0``."""
+    action: str
+    """Name of its handler, such as ``cq_update_irq``."""
+    ordinal: int
+    """Which of the interrupts with this name, in ascending order of their numbers, from 0."""
+    irq: int
+    before: CpuSet
+    """Its ``smp_affinity_list`` before the first write."""
+    given: CpuSet
+    """What the agent wrote last, or was about to write."""
+    earlier: CpuSet = EMPTY
+    """What the agent had given it before that: the value that it has if the write was never made."""
+
+
+@dataclass(frozen=True, slots=True)
+class IrqBans:
+    """What was added to the interrupts that irqbalance leaves alone. Another process of it knows nothing of them."""
+
+    balancer: ProcessId
+    irqs: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UvbThread:
+    """A UVB thread, noted before it is moved."""
+
+    thread: ThreadId
+    before: CpuSet
+    """Its mask where that was narrower than all CPUs; empty where it was not."""
+    given: CpuSet
+    """What the agent wrote last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfinedProcess:
+    """A process in a worker's container that is kept off the CPUs of roles, noted before that is done."""
+
+    process: ProcessId
+    container: str
+    off: CpuSet
+    """The CPUs that it is kept off."""
+    masks: Mapping[ThreadId, CpuSet] = field(default_factory=dict)
+    """Its threads that had a mask narrower than their cpuset before -> that mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,181 +100,33 @@ class Journal:
     """The last accepted `spec`, as people wrote it: in force until the plan can be read."""
     own: bool = False
     """Whether that plan was made by an agent: then it is made anew with this spec."""
+    irqs: tuple[TakenIrq, ...] = ()
+    bans: IrqBans | None = None
+    uvb: tuple[UvbThread, ...] = ()
+    confined: tuple[ConfinedProcess, ...] = ()
+    lost_at: int = 0
+    """Start time of the youngest process when the journal of this boot was found damaged; 0 where none ever was. Masks
+    of older processes may be those that an agent gave."""
+
+    @property
+    def taken(self) -> str:
+        """What of the host is still to be given back, for people: ``2 workers, 34 interrupts``. Empty for nothing."""
+        counts = {
+            "worker": len(self.workers),
+            "interrupt": len(self.irqs),
+            "UVB thread": len(self.uvb),
+            "confined process": len(self.confined),
+            "ban of irqbalance": 0 if self.bans is None else len(self.bans.irqs),
+        }
+        return ", ".join(_counted(count, noun) for noun, count in counts.items() if count)
 
     def of_boot(self, boot_id: str) -> Journal:
         """This journal when it is of that boot, else what of it outlasts a boot: the spec."""
         return self if self.boot_id == boot_id else Journal(boot_id=boot_id, spec=self.spec, own=self.own)
 
 
-def dump(journal: Journal) -> str:
-    """The JSON text of a journal."""
-    universe = journal.universe
-    document = {
-        "version": VERSION,
-        "bootId": journal.boot_id,
-        "driverVersion": universe.driver_version,
-        "npus": [_npu_out(npu) for npu in universe.npus],
-        "bases": [
-            {"domain": b.domain, "cpus": str(b.cpus), "npus": list(b.npus), "round": b.round, "cpuset": str(b.cpuset)}
-            for b in journal.bases
-        ],
-        "workers": [
-            {
-                "pid": w.process.pid,
-                "startTime": w.process.start_time,
-                "pool": str(w.pool),
-                "roles": {name: str(getattr(w.roles, name)) for name in ("irq", "main", "acl", "release")},
-            }
-            for w in journal.workers
-        ],
-        "settled": {key: sorted(npus) for key, npus in sorted(journal.settled.items())},
-        "spec": None if journal.spec is None else dict(journal.spec),
-        "own": journal.own,
-    }
-    return json.dumps(document, indent=1) + "\n"
-
-
-def parse(text: str) -> Journal:
-    """Reads what `dump` wrote; anything else raises `Refused` with `StateUnreadable`."""
-    try:
-        document = json.loads(text)
-        if document["version"] != VERSION:
-            raise Refused(Reason.STATE_UNREADABLE, f"journal version {printable(repr(document['version']), 20)}")
-        boot_id = _text(document["bootId"])
-        npus = tuple(_npu_in(entry) for entry in document["npus"])
-        return Journal(
-            boot_id=boot_id,
-            universe=Universe(boot_id, _text(document["driverVersion"]), npus),
-            bases=tuple(_base_in(entry) for entry in document["bases"]),
-            workers=tuple(_worker_in(entry) for entry in document["workers"]),
-            # The first release that wrote version 1 had none of these.
-            settled=_settled_in(document.get("settled", {})),
-            spec=_spec_in(document.get("spec")),
-            own=document.get("own") is True,
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Refused(Reason.STATE_UNREADABLE, f"journal is damaged: {printable(repr(error), 120)}") from None
-
-
-def load(path: Path, boot_id: str) -> tuple[Journal, Problem | None]:
-    """The journal of this boot. A damaged one is renamed to ``*.damaged`` and reported, never a reason not to start.
-
-    What can't be read, or is no regular file, stays where it is, and `save` does not replace it. Refused(InvalidSpec)
-    for a path that names no file.
-    """
-    _check(path)
-    try:
-        text = _read(path, Reason.STATE_UNREADABLE)
-    except Refused as refused:
-        return Journal(boot_id=boot_id), refused.problem
-    try:
-        return (parse(text) if text is not None else Journal()).of_boot(boot_id), None
-    except Refused as refused:
-        message = f"{refused.message}; {_set_aside(path)}"
-        return Journal(boot_id=boot_id), replace(refused.problem, message=message)
-
-
-def save(path: Path, journal: Journal) -> None:
-    """Writes the journal. Refused(StateNotWritten) for an OSError, where `load` could not read what is there, and for
-    a spec that JSON has no words for."""
-    _check(path)
-    try:
-        _read(path, Reason.STATE_NOT_WRITTEN)
-        text = dump(journal)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text, mode=0o600)
-    except OSError as error:
-        raise Refused(Reason.STATE_NOT_WRITTEN, f"{printable(str(path), 150)}: {error.strerror}") from error
-    except (TypeError, ValueError) as error:
-        raise Refused(Reason.STATE_NOT_WRITTEN, f"journal: spec: {printable(str(error), 120)}") from None
-
-
-def _check(path: Path) -> None:
-    if not path.name:
-        raise Refused(Reason.INVALID_SPEC, f"journal file {printable(repr(str(path)), 60)}: not the name of a file")
-
-
-def _read(path: Path, reason: Reason) -> str | None:
-    if (kind := irregular(path)) is not None:
-        raise Refused(reason, f"journal {printable(str(path), 150)} is {kind}, not a regular file")
-    return read_text(path, reason, limit=MAX_BYTES)
-
-
-def _set_aside(path: Path) -> str:
-    """Gives a damaged journal a name that nothing has yet, and says how that went."""
-    for number in range(MAX_ASIDE):
-        aside = path.with_name(f"{path.name}.damaged" + (f".{number}" if number else ""))
-        if os.path.lexists(aside):
-            continue
-        try:
-            path.rename(aside)
-        except OSError as error:
-            return f"could not be set aside: {error.strerror}"
-        return f"set aside as {printable(aside.name, 80)}"
-    return f"not set aside: there are {MAX_ASIDE} already"
-
-
-def _npu_out(npu: Npu) -> dict[str, Any]:
-    return {
-        "id": npu.id,
-        "card": npu.card,
-        "chip": npu.chip,
-        "phyId": npu.phy_id,
-        "name": npu.name,
-        "busId": npu.bus_id,
-        "affinity": None if npu.affinity is None else str(npu.affinity),
-    }
-
-
-def _npu_in(entry: Mapping[str, Any]) -> Npu:
-    affinity, phy_id = entry["affinity"], entry["phyId"]
-    return Npu(
-        id=_number(entry["id"]),
-        card=_number(entry["card"]),
-        chip=_number(entry["chip"]),
-        phy_id=None if phy_id is None else _number(phy_id),
-        name=_text(entry["name"]),
-        bus_id=_text(entry["busId"]),
-        affinity=None if affinity is None else CpuSet.parse(affinity),
-    )
-
-
-def _base_in(entry: Mapping[str, Any]) -> Base:
-    return Base(
-        domain=_text(entry["domain"]),
-        cpus=CpuSet.parse(entry["cpus"]),
-        npus=tuple(sorted(map(_number, entry["npus"]))),
-        round=_number(entry["round"]),
-        cpuset=CpuSet.parse(entry["cpuset"]),
-    )
-
-
-def _worker_in(entry: Mapping[str, Any]) -> BoundWorker:
-    roles = entry["roles"]
-    return BoundWorker(
-        process=ProcessId(_number(entry["pid"]), _number(entry["startTime"])),
-        pool=CpuSet.parse(entry["pool"]),
-        roles=Roles(**{name: CpuSet.parse(roles[name]) for name in ("irq", "main", "acl", "release")}),
-    )
-
-
-def _settled_in(value: Mapping[str, Any]) -> Mapping[str, frozenset[int]]:
-    return {_text(key): frozenset(map(_number, npus)) for key, npus in value.items()}
-
-
-def _spec_in(value: object) -> Mapping[str, Any] | None:
-    if value is not None and not isinstance(value, dict):
-        raise TypeError(f"{value!r} is not a spec")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r} is not a number")
-    return value
+def _counted(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    first, space, rest = noun.partition(" of ")
+    return f"{count} {first}{'es' if first.endswith('s') else 's'}{space}{rest}"

@@ -11,14 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent.control import journal as journals
+from agent.control import journal_file
 from agent.control.act import Actor, ActResult
 from agent.control.conditions import stopped
 from agent.control.happenings import Happening, happenings
+from agent.control.journal import Journal
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
 from agent.control.report import Report, log_lines, resource
 from agent.control.store import PlanStore
+from agent.control.undo import Surroundings
 from agent.model.node import Inventory
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
@@ -65,9 +67,11 @@ class Agent:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        record, problem = journals.load(parts.journal, parts.boot_id) if parts.journal else (journals.Journal(), None)
+        record, problem = journal_file.load(parts.journal, parts.boot_id) if parts.journal else (Journal(), None)
+        if problem is not None:
+            record = replace(record, lost_at=parts.observer.youngest())
         self.planner = Planner(record)
-        parts.actor.adopt(record.workers)
+        parts.actor.adopt(record)
         parts.observer.adopt(parts.actor.bindings)
         parts.observer.settling.settled = record.settled
         self.passes = 0
@@ -149,9 +153,11 @@ class Agent:
                     break
                 decision = self._plan(inventory, seen, asked, now)
                 spec, checked = decision.inp.spec, True
+                actor, members = self.parts.actor, self.parts.observer.members
+                actor.prepare(decision.plan, seen, spec)
                 self._save_journal(notes)
-                self.last_act = self.parts.actor.act(decision.plan, seen, spec).after(self.last_act)
-                self.parts.observer.bound = self.parts.actor.bindings
+                self.last_act = actor.act(decision.plan, seen, spec, members).after(self.last_act)
+                self.parts.observer.bound = actor.bindings
                 if not self.last_act.replan:
                     break
         if decision is not None and seen is not None:
@@ -165,7 +171,6 @@ class Agent:
                 self._restore_blindly(spec, now)
         # What should not be bound and is: the plan under Disabled, else a thing beside it.
         (faults if spec.mode is Mode.DISABLED else notes).extend(self.last_act.stuck.values())
-        self.planner.bound(self.parts.actor.bound())
         if checked and not any(fault.reason in (Reason.INVALID_SPEC, Reason.STATE_UNREADABLE) for fault in faults):
             self._accept(raw)
         self._save_journal(notes)
@@ -183,7 +188,7 @@ class Agent:
             plan=decision.plan if decision else None,
             seen=seen if decision else None,
             outcomes=self.last_act.outcomes,
-            left_bound=len(self.parts.actor.bindings),
+            taken=self.planner.journal.taken,
             stuck=tuple(self.last_act.stuck.values()),
             faults=tuple(faults),
             notes=tuple(dict.fromkeys(notes)),
@@ -202,7 +207,7 @@ class Agent:
             return
         observer, actor = self.parts.observer, self.parts.actor
         for _ in range(REPLANS):
-            self.last_act = actor.restore(observer.topology(now).online, observer.children()).after(self.last_act)
+            self.last_act = actor.restore(Surroundings.of(observer, now)).after(self.last_act)
             if not self.last_act.replan:
                 break
         observer.bound = actor.bindings
@@ -211,7 +216,7 @@ class Agent:
         """The CpuBindingPlan object of the last pass; empty before the first."""
         return self._object
 
-    def _last_accepted(self, record: journals.Journal) -> Spec | None:
+    def _last_accepted(self, record: Journal) -> Spec | None:
         """The spec in force when an earlier run of the agent ended: it still is while a new one can't be used."""
         if record.spec is None:
             return None
@@ -271,10 +276,11 @@ class Agent:
         self.planner.journal = replace(self.planner.journal, spec=raw, own=state.own)
 
     def _save_journal(self, notes: list[Problem]) -> None:
+        self.planner.journal = self.parts.actor.noted(self.planner.journal)
         if self.parts.journal is None or self.planner.journal == self._saved:
             return
         try:
-            journals.save(self.parts.journal, self.planner.journal)
+            journal_file.save(self.parts.journal, self.planner.journal)
             self._saved = self.planner.journal
         except Refused as refused:
             notes.append(refused.problem)

@@ -6,7 +6,9 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -83,6 +85,8 @@ class Observation:
     """(namespace, pod) -> why what its annotations ask for can't be used."""
     places: Mapping[ProcessId, tuple[str, str, str]] = field(default_factory=dict)
     """Namespace, pod and container of the workers, and of those dismissed, that are in pods."""
+    pods: Mapping[ProcessId, Pod] = field(default_factory=dict)
+    """The pods themselves, of workers alone."""
     cpusets: Mapping[ProcessId, CpuSet] = field(default_factory=dict)
     """The effective cpuset of each worker's own cgroup, which may be narrower than its container's."""
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -141,6 +145,25 @@ class Observer:
         """Pid -> pids of its children, as they are now."""
         return _children(self._stats([]).values())
 
+    def youngest(self) -> int:
+        """Start time of the youngest process, in clock ticks after boot; a time to come where that can't be read."""
+        with contextlib.suppress(Refused):
+            return max((stat.start_time for stat in self._stats([]).values()), default=0)
+        return sys.maxsize
+
+    def members(self, keys: Collection[str]) -> dict[str, tuple[ProcessId, ...]]:
+        """Key of a runtime's container -> the processes in it now, ascending, as far as they can be looked at. Another
+        cgroup, such as a user's session, has none: what else runs there did not come of the worker."""
+        found: dict[str, list[ProcessId]] = {key: [] for key in keys}
+        if not found:
+            return {}
+        for stat in self._stats([]).values():
+            process = ProcessId(stat.pid, stat.start_time)
+            identity = self._identity(process)
+            if identity is not None and identity.runtime and identity.key in found:
+                found[identity.key].append(process)
+        return {key: tuple(sorted(processes)) for key, processes in found.items()}
+
     def look(self, inventory: Inventory, table: ProcessTable, now: float, *, table_age: float = 0.0) -> Observation:
         """One look at the host, with what npu-smi said `table_age` seconds ago. `now` is monotonic, in seconds."""
         notes: list[Problem] = []
@@ -174,6 +197,8 @@ class Observer:
             for npu in candidate.attribution.npus:
                 strangers[npu] = (*strangers.get(npu, ()), candidate)
 
+        dismissed += [c for c in self._idle(stats, found, pods, notes) if self._chooses(c) is Choice.RELEASE]
+
         cpusets = self._cpusets(candidates, topology, notes)
         members = {c.identity.key: [c.process.pid] for c in candidates}
         seen = self._containers(candidates, cpusets, topology, notes)
@@ -200,6 +225,7 @@ class Observer:
             misannotated={
                 (pod.namespace, pod.name): problem for pod in pods if (problem := invalid_annotation(pod)) is not None
             },
+            pods={c.process: c.pod for c in chosen if c.pod},
             places={c.process: (c.pod.namespace, c.pod.name, c.container_name) for c in chosen + dismissed if c.pod},
             cpusets=cpusets,
             children=_children(stats.values()),
@@ -274,6 +300,14 @@ class Observer:
             attribution=attribution,
         )
 
+    def _idle(
+        self, stats: Mapping[int, ProcessStat], found: Collection[int], pods: Sequence[Pod], notes: list[Problem]
+    ) -> list[Candidate]:
+        """Bound workers that are on no NPU any more: they stay as they are unless their pods say otherwise."""
+        idle = [stat for p in sorted(self.bound) if p.pid not in found and (stat := stats.get(p.pid)) is not None]
+        candidates = [self._candidate(stat, Attribution(()), pods, notes) for stat in idle]
+        return [candidate for candidate in candidates if candidate.process in self.bound]
+
     def _cpusets(
         self, candidates: Sequence[Candidate], topology: Topology, notes: list[Problem]
     ) -> dict[ProcessId, CpuSet]:
@@ -322,10 +356,7 @@ class Observer:
         seen: dict[str, SeenContainer] = {}
         for stat in stats:
             process = ProcessId(stat.pid, stat.start_time)
-            try:
-                identity = known.get(process) or self.cgroups.identity(stat.pid)
-            except Refused:
-                continue  # said where it is a process on an NPU
+            identity = known.get(process) or self._identity(process)
             if identity is None:
                 continue
             self._identities[process] = identity
@@ -340,6 +371,13 @@ class Observer:
             if cpus is not None:
                 seen[key] = SeenContainer(identity, cpus)
         return list(seen.values())
+
+    def _identity(self, process: ProcessId) -> CgroupIdentity | None:
+        """Where a process is; None where that can't be read, which is said where it is a process on an NPU."""
+        try:
+            return self._identities.get(process) or self.cgroups.identity(process.pid)
+        except Refused:
+            return None
 
     def _with_devices(
         self, container: Container, pids: Sequence[int], davinci: Mapping[int, tuple[int, int]], inventory: Inventory

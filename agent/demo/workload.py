@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from agent.demo.fake_kernel import FakeTask
 from agent.demo.fake_kubelet import VirtualPod
+from agent.demo.fake_memory import FakeMapping, pages
 from agent.demo.virtual import VirtualNode
 from agent.model.cpuset import CpuSet
 from agent.model.workload import ProcessId
@@ -94,6 +96,11 @@ class Worker:
             maker = kernel.tasks[creator]
             child.mask, child.asked = maker.mask, maker.asked
         return child
+
+    def allocate(self, size: int, *nodes: int, **mapping: Any) -> FakeMapping:
+        """Memory of so many bytes, touched, its pages on these NUMA nodes in turn; private unless `mapping` says
+        otherwise (`FakeMemory.map`)."""
+        return self.node.kernel.map_memory(self.pid, pages(size, *nodes), **mapping)
 
     def drift(self, cpus: CpuSet, count: int) -> list[int]:
         """Somebody's ``taskset`` moves the first `count` threads; returns those it moved."""

@@ -83,3 +83,48 @@ class Moved:
     threads: int = 0
     problem: Problem | None = None
     """Why threads that should have been moved were not."""
+
+
+@dataclass(frozen=True, slots=True)
+class IrqOutcome:
+    """One pass over the interrupts of one NPU."""
+
+    npu: int
+    state: Literal["Bound", "Partial", "Failed", "Skipped"]
+    problem: Problem | None = None
+    """Why `state` is not ``Bound``."""
+    irqs: int = 0
+    """Interrupts that have a target."""
+    written: int = 0
+    drift: int = 0
+    """Of those written, the ones that an earlier pass had put in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOutcome:
+    """What came of moving the memory of one worker."""
+
+    state: Literal["Pending", "Moved", "Partial", "Skipped", "Failed"]
+    """``Pending`` is being moved, or waits its turn; ``Partial`` ended before all was tried."""
+    problem: Problem | None = None
+    """Why `state` is not ``Moved``."""
+    node: int | None = None
+    """The NUMA node that it was moved to."""
+    moved: int = 0
+    """Bytes that were on another node and are on `node` now."""
+    left: int = 0
+    """Bytes that the kernel could not move, such as those pinned for DMA."""
+    skipped: int = 0
+    """Bytes of private memory that were not tried: the time was up, or the whole step was skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class UvbOutcome:
+    """One pass over the UVB threads of an Ascend 950 node."""
+
+    state: Literal["Idle", "Bound", "Partial", "Failed", "Skipped"]
+    """``Idle``: there are none."""
+    problem: Problem | None = None
+    threads: int = 0
+    written: int = 0
+    drift: int = 0

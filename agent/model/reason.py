@@ -101,6 +101,35 @@ class Reason(StrEnum):
     PROCESS_GONE = "ProcessGone", "The process ended."
     THREADS_CHANGING = "ThreadsChanging", "New threads kept appearing while binding; the next pass takes them."
     DRIFT = "Drift", "Threads are not where the plan says."
+    SWITCHED_OFF = "SwitchedOff", "The step is turned off by spec, by the agent's settings or by the pod's annotation."
+    PCI_ADDRESS_UNKNOWN = (
+        "PciAddressUnknown",
+        "Neither npu-smi info nor the NPU's board shows its PCI address; its interrupts stay where they are.",
+    )
+    MSI_IRQS_MISSING = "MsiIrqsMissing", "The NPU's PCI function has no msi_irqs: its driver asked for no interrupts."
+    IRQ_NAMES_UNKNOWN = (
+        "IrqNamesUnknown",
+        "None of the NPU's interrupts is called sq_send_trigger_irq or cq_update_irq; they stay where they are.",
+    )
+    IRQ_READ_ONLY = "IrqReadOnly", "/proc/irq cannot be written: it is mounted read-only."
+    IRQ_REFUSED = "IrqRefused", "The kernel refuses to move an interrupt."
+    IRQBALANCE_ACTIVE = (
+        "IrqbalanceActive",
+        "irqbalance runs and cannot be told to leave the NPUs' interrupts alone; what to configure is in the message.",
+    )
+    ONE_NUMA_NODE = "OneNumaNode", "The host has memory on one NUMA node alone: there is nowhere to move it."
+    TARGET_HAS_NO_MEMORY = "TargetHasNoMemory", "The NUMA node of the worker's main CPUs has no memory."
+    OUTSIDE_MEMS_ALLOWED = (
+        "OutsideMemsAllowed",
+        "The worker's cpuset does not allow memory of the NUMA node of its main CPUs (Mems_allowed_list).",
+    )
+    TARGET_NODE_FULL = "TargetNodeFull", "The NUMA node of the worker's main CPUs has too little free memory."
+    BUDGET_SPENT = "BudgetSpent", "Moving the worker's memory took too long: what was not moved by then stays."
+    MIGRATION_INTERRUPTED = (
+        "MigrationInterrupted",
+        "The agent ended while it moved the worker's memory; it is not redone.",
+    )
+    MIGRATION_UNSUPPORTED = "MigrationUnsupported", "This kernel cannot move the pages of another process."
     STATE_NOT_WRITTEN = "StateNotWritten", "The agent's state file or journal could not be written."
     NOT_THIS_KERNEL = (
         "NotThisKernel",

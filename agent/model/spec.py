@@ -70,3 +70,12 @@ class Spec:
     helpers: Helpers = Helpers.LEAVE
     thread_rules: tuple[ThreadRule, ...] = ()
     allow_any_architecture: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What is done for one worker besides placing its threads: `spec`, as its pod's annotations narrow it."""
+
+    irq_binding: bool = True
+    memory_migration: bool = True
+    helpers: Helpers = Helpers.LEAVE

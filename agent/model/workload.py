@@ -17,6 +17,15 @@ class ProcessId:
     """Field 22 of /proc/<pid>/stat: clock ticks after boot."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class ThreadId:
+    """Identity of a thread, of which the same is true."""
+
+    tid: int
+    start_time: int
+    """Field 22 of /proc/<pid>/task/<tid>/stat."""
+
+
 @dataclass(frozen=True, slots=True)
 class CgroupIdentity:
     """What the cgroup path of a process says of it. Empty strings where it says nothing."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 
 from agent.model.reason import Problem, Reason, printable
+from agent.model.spec import Helpers, Spec, Steps
 from agent.model.workload import Pod
 
 PREFIX = "cpubind.dev/"
 ENABLED = PREFIX + "enabled"
 CONTAINERS = PREFIX + "containers"
+MEMORY_MIGRATION = PREFIX + "memory-migration"
+IRQ_BINDING = PREFIX + "irq-binding"
+HELPERS = PREFIX + "helpers"
 
 _BOOLEAN = re.compile("true|false")
 _NAMES = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\s*,\s*[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -57,3 +61,26 @@ def opted_in(pod: Pod, container: str, *, unless_said: bool = False) -> bool | N
         return False
     own = pod.annotations.get(f"{ENABLED}.{container}")
     return own != "false" and (unless_said or "true" in (whole, own))
+
+
+def steps_of(pod: Pod | None, container: str, spec: Spec) -> Steps:
+    """What is done for a worker in a container of a pod besides placing its threads; without a pod what `spec` says.
+
+    An annotation for the container counts in place of the one for the pod, and narrows what `spec` says: ``"false"``
+    turns a step off that is on, ``Confine`` keeps the other processes of the container on fewer CPUs. The opposite
+    values change nothing. In a container of unknown name what is said of any container counts.
+    """
+
+    def said(key: str) -> set[str]:
+        if pod is None:
+            return set()
+        if container:
+            return {pod.annotations.get(f"{key}.{container}") or pod.annotations.get(key, "")}
+        return {value for name, value in pod.annotations.items() if name == key or name.startswith(f"{key}.")}
+
+    confine = spec.helpers is Helpers.CONFINE or Helpers.CONFINE.value in said(HELPERS)
+    return Steps(
+        irq_binding=spec.irq_binding and "false" not in said(IRQ_BINDING),
+        memory_migration=spec.memory_migration and "false" not in said(MEMORY_MIGRATION),
+        helpers=Helpers.CONFINE if confine else Helpers.LEAVE,
+    )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.control import journal as module
-from agent.control.journal import BoundWorker, Journal, dump, load, parse, save
+from agent.control import journal_file as module
+from agent.control.journal import BoundWorker, Journal
+from agent.control.journal_file import dump, load, parse, save
 from agent.model.cpuset import CpuSet
 from agent.model.node import Npu
 from agent.model.plan import Base, Roles
