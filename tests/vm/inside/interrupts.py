@@ -99,7 +99,7 @@ def _scene(name: str) -> Iterator[tuple[Scene, list[int]]]:
 def _lay(stack: ExitStack, file: Path, text: str, over: Path) -> None:
     file.write_text(text)
     subprocess.run(["mount", "--bind", file, over], check=True)
-    stack.callback(subprocess.run, ["umount", over], check=True)
+    stack.callback(lambda: subprocess.run(["umount", over], check=True))
 
 
 def masks(irqs: list[int]) -> dict[int, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 from agent.demo.standin import StandIn
+from tests.vm.inside.agent_run import SWEEP
 from tests.vm.inside.scene import Facts, Scene
 
 MIB = 64
@@ -43,8 +45,11 @@ def far_away() -> Facts:
         facts["after"] = {name: pages(worker.pid, address) for name, address in maps.items()}
         facts["after"]["of the other"] = pages(other.pid, of_other)
         # A worker's memory is moved once: what lies elsewhere later is none of the agent's business.
+        run_on(worker, 0)
         late = worker.map("private", 8)
-        facts["later"] = scene.settle(_moved) | {"pages": pages(worker.pid, late)}
+        drifted = pages(worker.pid, late)
+        time.sleep(2 * SWEEP)
+        facts["later"] = scene.settle(_moved) | {"drifted": drifted, "pages": pages(worker.pid, late)}
         return facts
 
 
