@@ -10,9 +10,18 @@ import pytest
 from tests.vm.guest import BuildError, GuestError, Report, boot, missing
 
 SCENARIOS = {
-    "n4c32": ["nodes.a2", "nodes.a3", "ascend950.one_thread", "crash.twenty_kills"],
+    "n4c32": [
+        "nodes.a2",
+        "nodes.a3",
+        "ascend950.one_thread",
+        "memory.far_away",
+        "interrupts.moved",
+        "interrupts.irqbalance",
+        "helpers.confined",
+        "crash.twenty_kills",
+    ],
     "n2c32smt": ["ascend950.two_threads"],
-    "n4mem2": ["nodes.memory_only"],
+    "n4mem2": ["memory.memory_only"],
 }
 """What runs in a guest of each topology."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,7 @@ def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,  # a shell, and QEMU below it: they end together or not at all
     ) as running:
         assert running.stdout is not None
         lines = []
@@ -92,7 +94,7 @@ def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
                 if not line.startswith("{"):
                     print(f"[{topology}] {lines[-1]}", flush=True)
         except BaseException:
-            running.kill()
+            os.killpg(running.pid, signal.SIGKILL)
             raise
     if BEGIN in lines and END in lines:
         return Report(json.loads("".join(lines[lines.index(BEGIN) + 1 : lines.index(END)])))

@@ -56,7 +56,7 @@ def test_an_a3_node_is_cut_evenly_and_idle_dies_keep_their_share(told: Told) -> 
 
 
 def test_a_node_with_memory_only_numa_nodes_plans_over_those_that_have_cpus(told: Told) -> None:
-    facts = told("n4mem2")["nodes.memory_only"]["bound"]
+    facts = told("n4mem2")["memory.memory_only"]["bound"]
     # After node 1 comes node 0: nodes 2 and 3 have no CPUs.
     _in_place(facts, {0: places("2-13", acl="14", release="15")})
     assert npu(facts["status"], 0)["numaNodes"] == [0, 1]
@@ -75,5 +75,5 @@ def test_with_two_threads_a_core_a_cluster_of_ascend_950_has_sixteen_cpus(told: 
 
 @pytest.mark.parametrize("topology", ["n4c32", "n2c32smt", "n4mem2"])
 def test_it_is_an_arm64_kernel_that_all_of_this_ran_on(told: Told, topology: str) -> None:
-    name = {"n4c32": "nodes.a2", "n2c32smt": "ascend950.two_threads", "n4mem2": "nodes.memory_only"}[topology]
+    name = {"n4c32": "nodes.a2", "n2c32smt": "ascend950.two_threads", "n4mem2": "memory.memory_only"}[topology]
     assert told(topology)[name]["bound"]["status"]["architecture"] == "aarch64"

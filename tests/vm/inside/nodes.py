@@ -54,11 +54,3 @@ def a3() -> Facts:
             scene.worker(npu, ALL)
         scene.agent.fork()
         return {"bound": scene.settle()}
-
-
-def memory_only() -> Facts:
-    """Nodes 2 and 3 have memory and no CPUs. The one NPU is at home on node 1, after which comes node 0."""
-    with Scene("memory-only", "a2", ["8-15"]) as scene:
-        scene.worker(0, "0-15")
-        scene.agent.fork()
-        return {"bound": scene.settle()}
