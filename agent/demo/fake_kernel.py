@@ -7,6 +7,7 @@ What it imitates was read in kernel/sched and kernel/cgroup/cpuset.c and compare
   cpuset, or the whole cpuset where they do not meet. Before, it simply got the whole new cpuset.
 * A cpuset that is written with the CPUs it has is no change.
 * Children and threads start with the mask, and the memory of it, of the thread that made them.
+* Names of threads are cut to 15 bytes; those of kernel threads are not, since Linux 5.17.
 * sched_getaffinity hides CPUs that are offline; Cpus_allowed in /proc does not.
 """
 
@@ -16,7 +17,7 @@ import errno
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -24,8 +25,12 @@ from typing import Any
 from agent.demo.fake_cgroups import FakeCgroups
 from agent.demo.fake_memory import FakeMapping, FakeMemory, FakeRegion
 from agent.demo.fake_proc import PF_KTHREAD, PF_NO_SETAFFINITY, PF_RANDOMIZE, FakeProc, FakeTask
+from agent.demo.fake_sysfs import set_irq
 from agent.model.cpuset import CpuSet
+from agent.model.workload import ProcessId
 from agent.node.host import check_write
+from agent.node.irq import check_irq_write
+from agent.node.irqbalance import Irqbalance
 from agent.node.pages import check_pages
 
 FIRST_PID = 4_100_000
@@ -33,6 +38,7 @@ FIRST_PID = 4_100_000
 meets nobody."""
 
 COMM_BYTES = 15
+KERNEL_COMM_BYTES = 63
 
 
 class FakeKernel:
@@ -60,6 +66,9 @@ class FakeKernel:
         """System calls of the agent by name; what other programs do is not counted."""
         self.denied: set[int] = set()
         """Threads that the agent has no right to move, and processes whose memory it has none to."""
+        self.irq_errors: dict[int, int] = {}
+        """Interrupt -> errno with which the kernel refuses to move it."""
+        self._root = root
         self._dirty: set[int] = set()
         self._next = FIRST_PID
         self._clock = 1000
@@ -81,6 +90,24 @@ class FakeKernel:
             if tid in self.denied and tid in self.tasks:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
             self._set_affinity(tid, cpus)
+
+    def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
+        """A write to ``/proc/irq/N/smp_affinity_list``, as a `Host` makes it."""
+        check_irq_write(irq, cpus)
+        with self._lock:
+            self.calls["smp_affinity_list"] += 1
+            number = 0 if cpus & self.online else errno.EINVAL
+            if not (self._root / "proc/irq" / str(irq)).is_dir():
+                number = errno.ENOENT
+            if number := self.irq_errors.get(irq, number):
+                raise OSError(number, os.strerror(number))
+            set_irq(self._root, irq, cpus, len(self._possible))
+
+    def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
+        """A list for irqbalance, as a `Host` sends it: through a real socket, to `agent.demo.fake_irqbalance`."""
+        with self._lock:
+            self.calls["ban irqs"] += 1
+        return Irqbalance(self._root, stand_in=os.getpid()).ban(balancer, keep, irqs)
 
     def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
         """move_pages(2) without nodes."""
@@ -144,11 +171,13 @@ class FakeKernel:
         flags: int = PF_RANDOMIZE,
         fds: Iterable[tuple[int, int, int]] = (),
         pid: int | None = None,
+        uid: int | None = None,
     ) -> FakeTask:
-        """fork, then exec, then into a cgroup: by default that of the parent."""
+        """fork, then exec, then into a cgroup: by default that of the parent, as its user is."""
         with self._lock:
             above = self.tasks.get(parent)
             task = self._create(comm, above, tid=pid, flags=flags, cgroup=cgroup)
+            task.uid = uid if uid is not None else above.uid if above else 0
             task.threads.append(task.tid)
             self.cgroups.attach(task.tid, task.cgroup, None)
             if task.cgroup != (above.cgroup if above else "/"):
@@ -161,7 +190,7 @@ class FakeKernel:
         with self._lock:
             leader, maker = self._task(tgid), self._task(creator or tgid)
             task = self._create(comm, maker, tgid=tgid, flags=leader.flags if flags is None else flags)
-            task.ppid = leader.ppid
+            task.ppid, task.uid = leader.ppid, leader.uid
             leader.threads.append(task.tid)
             self.proc.add(task)
             self._dirty.add(tgid)
@@ -171,7 +200,7 @@ class FakeKernel:
         """prctl(PR_SET_NAME)."""
         with self._lock:
             task = self._task(tid)
-            task.comm = _cut(comm)
+            task.comm = _cut(comm, self._comm_bytes(task.flags))
             self.proc.write_names(task)
             self._dirty.add(tid)
 
@@ -230,7 +259,7 @@ class FakeKernel:
             tid=tid,
             tgid=tid if tgid is None else tgid,
             ppid=maker.tgid if maker else 0,
-            comm=_cut(comm),
+            comm=_cut(comm, self._comm_bytes(flags)),
             start_time=self._clock,
             flags=flags,
             mask=maker.mask if maker else self._possible,
@@ -239,6 +268,10 @@ class FakeKernel:
         )
         self.tasks[tid] = task
         return task
+
+    def _comm_bytes(self, flags: int) -> int:
+        """A kernel that remembers masks (6.2) is none from before 5.17."""
+        return KERNEL_COMM_BYTES if flags & PF_KTHREAD and self.remembers_masks else COMM_BYTES
 
     def _task(self, tid: int) -> FakeTask:
         task = self.tasks.get(tid)
@@ -275,9 +308,9 @@ class FakeKernel:
         self._dirty.add(task.tid)
 
 
-def _cut(comm: str) -> str:
-    """comm holds 15 bytes, whatever they are."""
-    return comm.encode(errors="surrogateescape")[:COMM_BYTES].decode(errors="surrogateescape")
+def _cut(comm: str, size: int) -> str:
+    """comm holds so many bytes, whatever they are."""
+    return comm.encode(errors="surrogateescape")[:size].decode(errors="surrogateescape")
 
 
 __all__ = ["FIRST_PID", "PF_KTHREAD", "PF_NO_SETAFFINITY", "FakeKernel", "FakeTask"]

@@ -36,6 +36,7 @@ class FakeTask:
     """The NUMA nodes of its cpuset, where these are not all that have memory."""
     resident: int = 0
     """Bytes of RssAnon."""
+    uid: int = 0
     threads: list[int] = field(default_factory=list)
     """Of a thread group leader: its tids, its own first."""
 
@@ -98,10 +99,11 @@ class FakeProc:
 
     def write_status(self, task: FakeTask) -> None:
         mems = task.mems or self._mems
+        uid = f"{task.uid}\t" * 3 + str(task.uid)
         text = (
             f"Name:\t{_escaped(task.comm)}\nUmask:\t0022\n"
             f"State:\tS (sleeping)\nTgid:\t{task.tgid}\nNgid:\t0\nPid:\t{task.tid}\n"
-            f"PPid:\t{task.ppid}\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t256\nGroups:\t \n"
+            f"PPid:\t{task.ppid}\nTracerPid:\t0\nUid:\t{uid}\nGid:\t0\t0\t0\t0\nFDSize:\t256\nGroups:\t \n"
             f"NStgid:\t{task.tgid}\nNSpid:\t{task.tid}\nNSpgid:\t{task.tgid}\nNSsid:\t{task.tgid}\n"
             f"VmRSS:\t{(task.resident >> 10) + 1532:>8} kB\nRssAnon:\t{task.resident >> 10:>8} kB\n"
             f"Threads:\t{max(len(task.threads), 1)}\nSigQ:\t0/96364\nSeccomp:\t0\n"

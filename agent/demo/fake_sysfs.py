@@ -11,6 +11,9 @@ from agent.demo.fake_files import make, put
 from agent.model.cpuset import CpuSet
 from agent.model.node import Npu, NumaNode
 
+DRIVER = "drv_pcie_host"
+"""The kernel module that drives the PCI functions."""
+
 CQ_IRQS = 16
 """Completion interrupts of an NPU; the driver asks for one submission and one mailbox interrupt besides."""
 
@@ -67,29 +70,37 @@ def write_nodes(
         put(own / "meminfo", "".join(f"Node {node.id} {f'{name}:':<15}{value:>8} kB\n" for name, value in lines))
 
 
-def npu_irqs(npus: tuple[Npu, ...], spacing: int = 256) -> list[FakeIrq]:
+def npu_irqs(npus: tuple[Npu, ...], spacing: int = 256, first: int = 2752) -> list[FakeIrq]:
     """The interrupts of all NPUs. Each device owns a run of 256 vectors of which the driver uses the first few."""
     found = []
     for k, npu in enumerate(npus):
-        first = 2752 + k * spacing
+        start = first + k * spacing
         actions = [f"trs-mbox-{npu.device_number}-0", "sq_send_trigger_irq", *["cq_update_irq"] * CQ_IRQS]
-        found += [FakeIrq(first + i, npu.id, action) for i, action in enumerate(actions)]
+        found += [FakeIrq(start + i, npu.id, action) for i, action in enumerate(actions)]
     return found
 
 
 def write_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: CpuSet) -> None:
     """The PCI functions with their ``msi_irqs``, ``/proc/irq``, ``/sys/kernel/irq`` and ``/proc/interrupts``."""
+    module = root / "sys/module" / DRIVER
+    module.mkdir(parents=True)
     for npu in npus:
         device = root / "sys/bus/pci/devices" / npu.bus_id
         (device / "msi_irqs").mkdir(parents=True)
+        (device / "driver").mkdir()
+        (device / "driver/module").symlink_to("../../../../../module/" + DRIVER)
         for name, value in (("vendor", "0x19e5"), ("class", "0x120000"), ("device", "0xd802")):
             put(device / name, f"{value}\n")
-        for irq in irqs:
-            if irq.npu == npu.id:
-                put(device / "msi_irqs" / str(irq.number), "msix\n")
+    for folder in ("proc/irq", "sys/kernel/irq"):
+        (root / folder).mkdir(parents=True)
+    add_irqs(root, npus, irqs, online)
+    list_irqs(root, irqs, online)
+
+
+def add_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: CpuSet) -> None:
+    """The driver asks for interrupts, and gets them with the mask that interrupts have by default."""
     masks, names = root / "proc/irq", root / "sys/kernel/irq"
-    for folder in (masks, names):
-        folder.mkdir(parents=True)
+    addresses = {npu.id: npu.bus_id for npu in npus}
     mask, listed, first = online.mask(online.bits.bit_length()), str(online), online.first
     for irq in irqs:
         own = f"{masks}/{irq.number}"
@@ -98,6 +109,20 @@ def write_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: C
         put(f"{own}/smp_affinity_list", f"{listed}\n")
         put(f"{own}/effective_affinity_list", f"{first}\n")
         put(f"{names}/{irq.number}/actions", f"{irq.action}\n")
+        put(root / "sys/bus/pci/devices" / addresses[irq.npu] / "msi_irqs" / str(irq.number), "msix\n")
+
+
+def remove_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq]) -> None:
+    """The driver gives interrupts back, as it does when an NPU is reset."""
+    addresses = {npu.id: npu.bus_id for npu in npus}
+    for irq in irqs:
+        (root / "sys/bus/pci/devices" / addresses[irq.npu] / "msi_irqs" / str(irq.number)).unlink()
+        shutil.rmtree(root / "proc/irq" / str(irq.number))
+        shutil.rmtree(root / "sys/kernel/irq" / str(irq.number))
+
+
+def list_irqs(root: Path, irqs: list[FakeIrq], online: CpuSet) -> None:
+    """``/proc/interrupts``."""
     head = "     " + "".join(f"{f'CPU{cpu}':>11}" for cpu in online)
     counts = f"{0:>11}" * len(online)
     rows = (

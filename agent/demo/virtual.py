@@ -20,7 +20,17 @@ from agent.demo.fake_files import put
 from agent.demo.fake_kernel import PF_KTHREAD, PF_NO_SETAFFINITY, FakeKernel
 from agent.demo.fake_kubelet import FakeKubelet
 from agent.demo.fake_npu_smi import NpuSmiStandIn
-from agent.demo.fake_sysfs import FakeIrq, npu_irqs, set_irq, write_cpus, write_irqs, write_nodes
+from agent.demo.fake_sysfs import (
+    FakeIrq,
+    add_irqs,
+    list_irqs,
+    npu_irqs,
+    remove_irqs,
+    set_irq,
+    write_cpus,
+    write_irqs,
+    write_nodes,
+)
 from agent.demo.profiles import PROFILES, Profile
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Inventory, Npu, ProcessRow, Topology
@@ -119,6 +129,19 @@ class VirtualNode:
     def set_irq(self, irq: int, cpus: CpuSet) -> None:
         """The kernel's side of a write to ``/proc/irq/N/smp_affinity_list``."""
         set_irq(self.root, irq, cpus, self.profile.topology.online.bits.bit_length())
+
+    def reset_npu(self, npu_id: int, first: int) -> None:
+        """The driver gives the NPU's interrupts back and asks for new ones, which get the numbers from `first` on."""
+        npu = (self.npu(npu_id),)
+        remove_irqs(self.root, npu, [irq for irq in self.irqs if irq.npu == npu_id])
+        fresh = npu_irqs(npu, first=first)
+        add_irqs(self.root, npu, fresh, self.kernel.online)
+        self.irqs = [*(irq for irq in self.irqs if irq.npu != npu_id), *fresh]
+        list_irqs(self.root, self.irqs, self.kernel.online)
+
+    def irqs_of(self, npu_id: int, action: str = "") -> list[int]:
+        """The numbers of an NPU's interrupts, ascending; those of one name alone where it is given."""
+        return sorted(irq.number for irq in self.irqs if irq.npu == npu_id and action in ("", irq.action))
 
     def pod_objects(self) -> list[dict[str, Any]]:
         """The pods as the API server has them."""
