@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.control import journal as journals
+from agent.control import journal_file as journals
 from agent.control.journal import BoundWorker, Journal
 from agent.control.memory import DEADLINE_SECONDS, MemoryMover
 from agent.demo.fake_files import put

@@ -260,7 +260,7 @@ def test_a_dry_run_records_the_move_and_moves_nothing() -> None:
     host = DryRunHost(inner)
     statuses = host.move_pages(PID, page_addresses(mapping.start, mapping.end, PAGE), 1)
     assert set(statuses) == {0}
-    assert host.moves == [Move(PID, MIB // PAGE, 1)]
+    assert host.others == [Move(PID, MIB // PAGE, 1)]
     assert memory.moved == {}
 
 
