@@ -14,10 +14,14 @@ from tests.vm.inside.scene import Facts, Scene
 MIB = 64
 FILE_MIB = 16
 
+BALANCING = Path("/proc/sys/kernel/numa_balancing")
+"""Off here: it moves pages by itself, and on Linux 6.1 to 6.5 it hides them from move_pages(2)."""
+
 
 def far_away() -> Facts:
     """A worker that began on node 0 is bound to nodes 2 and 3, and node 2 is its NPU's: memory of every kind on node 0,
     some of it shared with a process on node 1."""
+    BALANCING.write_text("0")
     with Scene("memory", "a2", ["16-23"]) as scene:
         worker = scene.worker(0, "0-31")
         other, _ = scene.bystander("0-31")
@@ -55,6 +59,7 @@ def far_away() -> Facts:
 
 def memory_only() -> Facts:
     """Nodes 2 and 3 have memory and no CPUs. The one NPU is at home on node 1, after which comes node 0."""
+    BALANCING.write_text("0")
     with Scene("memory-only", "a2", ["8-15"]) as scene:
         worker = scene.worker(0, "0-15")
         run_on(worker, 0)
