@@ -25,7 +25,16 @@ from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.workload import ProcessId, Worker
 from agent.node.host import Host
-from agent.node.memory import Account, PageMover, Range, free_memory, read_account, read_ranges, refusal
+from agent.node.memory import (
+    Account,
+    PageMover,
+    Range,
+    balancing_hides_pages,
+    free_memory,
+    read_account,
+    read_ranges,
+    refusal,
+)
 from agent.node.procfs import ProcFs
 from agent.planning.memory import objection, target_node
 
@@ -36,6 +45,9 @@ DEADLINE_SECONDS: Final = 10.0
 
 CLOSING_SECONDS: Final = 2.0
 """How long `close` waits for the batch that is under way."""
+
+MUCH: Final = 16 << 20
+"""Bytes of a worker that may have been missed without a word: every one has some that are not looked at."""
 
 
 class MemoryMover:
@@ -58,7 +70,7 @@ class MemoryMover:
     ) -> None:
         self._root = root
         self._proc = ProcFs(root)
-        self._pages = PageMover(root, host, page_size=page_size)
+        self._pages = PageMover(root, host, page_size=page_size, clock=clock)
         self._wake = wake
         self._seconds = seconds
         self._clock = clock
@@ -206,13 +218,17 @@ class MemoryMover:
         for window in self._pages.windows(ranges):
             if (problem := self._halt(task)) is not None:
                 return task.ended(problem)
-            batch = self._pages.move(pid, window, node)
+            batch = self._pages.move(pid, window, node, halt=lambda: self._halt(task))
             task.begun |= batch.error is None or batch.moved > 0
             task.there += batch.there
             task.moved += batch.moved
             task.left += batch.left
             if batch.error is not None:
                 return task.ended(refusal(batch.error, node))
+            if batch.halt is not None:
+                return task.ended(batch.halt)
+        if task.unseen > max(task.resident // 10, MUCH) and balancing_hides_pages(self._root):
+            return task.ended(Problem(Reason.NUMA_BALANCING, f"{task.unseen >> 20} MiB look absent, and are not"))
         return MemoryOutcome("Moved", None, node, task.moved, task.left, task.unseen)
 
     def _obstacle(self, task: _Task, account: Account, ranges: list[Range]) -> Problem | None:

@@ -129,6 +129,10 @@ class Reason(StrEnum):
         "MigrationInterrupted",
         "The agent ended while it moved the worker's memory; it is not redone.",
     )
+    NUMA_BALANCING = (
+        "NumaBalancing",
+        "Automatic NUMA balancing (kernel.numa_balancing) hides memory from being moved (Linux 6.1 to 6.5).",
+    )
     MIGRATION_UNSUPPORTED = "MigrationUnsupported", "This kernel cannot move the pages of another process."
     NOT_CONFINED = (
         "NotConfined",

@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -28,6 +29,12 @@ from agent.node.procfs import parse_status
 BATCH_BYTES: Final = 64 << 20
 """What is moved with one call at most, so that there are moments to stop at."""
 
+FIRST_BATCH_BYTES: Final = 4 << 20
+LEAST_BATCH_BYTES: Final = 1 << 20
+QUICK, SLOW = 0.25, 1.0
+"""Seconds. A call that took less is followed by one for twice as much, one that took more by one for half: how long
+64 MiB take depends on the machine and on who writes all over them meanwhile; more than ten seconds were seen."""
+
 MAPS_LIMIT: Final = 64 << 20
 """Bytes of /proc/<pid>/maps: a line has about a hundred, and vm.max_map_count is 65,530 unless somebody raised it."""
 
@@ -37,6 +44,8 @@ _LINE: Final = re.compile(
 )
 _NAMES: Final = re.compile(rb"|\[heap\]|\[stack(:[0-9]+)?\]|\[anon:.*\]", re.DOTALL)
 """What private anonymous memory is called, mostly nothing. ``[stack:tid]`` is of kernels before 4.5."""
+
+_HIDING: Final = re.compile(r"6\.[1-5][^0-9]", re.ASCII)
 
 _RSS: Final = re.compile(r"^(?:RssAnon|(VmRSS)):\s*([0-9]{1,15}) kB$", re.MULTILINE | re.ASCII)
 _FREE: Final = re.compile(r"\bMemFree:\s*([0-9]{1,15}) kB", re.ASCII)
@@ -85,6 +94,8 @@ class Batch:
     """Bytes on another node that the kernel did not move."""
     error: OSError | None = None
     """Why nothing more of this process can be moved."""
+    halt: Problem | None = None
+    """Why the caller had it end early."""
 
 
 def parse_maps(content: bytes, path: str = "maps") -> list[Range]:
@@ -148,12 +159,32 @@ def free_memory(root: Path, node: int) -> int | None:
     return None if match is None else int(match[1]) << 10
 
 
+def balancing_hides_pages(root: Path) -> bool:
+    """Whether pages may be reported absent that are present.
+
+    Automatic NUMA balancing takes the access right off pages now and then, to see who touches them. From Linux 6.1 to
+    6.5 move_pages(2) takes such a page for absent, until it is touched (mm/gup.c: 474098edac26 to d74943a2f3cd).
+    """
+    kernel = f"{join(root)}/proc/sys/kernel"
+    on = (read_text(f"{kernel}/numa_balancing", Reason.PROCESS_UNREADABLE) or "0").strip() != "0"
+    return on and _HIDING.match(read_text(f"{kernel}/osrelease", Reason.PROCESS_UNREADABLE) or "") is not None
+
+
 class PageMover:
     """Moves pages of processes below a host's root folder, batch by batch. `page_size` in bytes, a power of two: that
-    of the running kernel unless told otherwise."""
+    of the running kernel unless told otherwise. `clock` is a monotonic one, in seconds."""
 
-    def __init__(self, root: Path, host: Host, *, page_size: int | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        host: Host,
+        *,
+        page_size: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._host = host
+        self._clock = clock
+        self._batch = FIRST_BATCH_BYTES
         self.page_size = page_size or os.sysconf("SC_PAGE_SIZE")
         self._block = max(_huge_page(root), self.page_size)
         # Whichever address of a huge page is moved, all of it is. With pages of 64 KiB one has 512 MiB: it is looked
@@ -181,8 +212,11 @@ class PageMover:
         present = sum(map((0).__le__, statuses))
         return Counted(there * self.page_size, (present - there) * self.page_size)
 
-    def move(self, pid: int, window: Sequence[Range], node: int) -> Batch:
-        """Moves what of a window is present on other nodes to `node`; what can't be moved is tried once."""
+    def move(
+        self, pid: int, window: Sequence[Range], node: int, *, halt: Callable[[], Problem | None] = lambda: None
+    ) -> Batch:
+        """Moves what of a window is present on other nodes to `node`; what can't be moved is tried once. `halt` is
+        asked between two calls, and says why there is to be no other."""
         addresses = self._addresses(window)
         try:
             before = self._host.page_nodes(pid, addresses)
@@ -190,24 +224,34 @@ class PageMover:
             return Batch(error=error)
         there = before.count(node) * self.page_size
         away = _elsewhere(addresses, before, node)
-        if not away:
-            return Batch(there)
-        stopped: OSError | None = None
-        step = BATCH_BYTES // self.page_size
-        for first in range(0, len(away), step):
-            part = away[first : first + step]
+        tried, stopped, halted = 0, None, None
+        while tried < len(away) and (not tried or (halted := halt()) is None):
+            part = away[tried : tried + max(self._batch // self.page_size, 1)]
+            started = self._clock()
             try:
                 # The rest of a huge page that went with the batch before needs no call, which costs every CPU an IPI.
-                self._move(pid, part if not first else self._still_away(pid, part, node), node)
-            except OSError as raised:
-                stopped = raised
+                self._move(pid, part if not tried else self._still_away(pid, part, node), node)
+            except OSError as error:
+                stopped = error
+            tried += len(part)
+            if stopped is not None:
                 break
+            self._adapt(self._clock() - started)
+        if not away:
+            return Batch(there)
         try:
             after = self._host.page_nodes(pid, away)
-        except OSError as raised:
-            return Batch(there, 0, len(away) * self.page_size, stopped or raised)
-        moved, left = after.count(node), sum(map((0).__le__, after))
-        return Batch(there, moved * self.page_size, (left - moved) * self.page_size, stopped)
+        except OSError as error:
+            return Batch(there, 0, tried * self.page_size, stopped or error, halted)
+        tried_nodes = after[:tried]
+        left = sum(map((0).__le__, tried_nodes)) - tried_nodes.count(node)
+        return Batch(there, after.count(node) * self.page_size, left * self.page_size, stopped, halted)
+
+    def _adapt(self, seconds: float) -> None:
+        if seconds > SLOW:
+            self._batch = max(self._batch // 2, LEAST_BATCH_BYTES)
+        elif seconds < QUICK:
+            self._batch = min(self._batch * 2, BATCH_BYTES)
 
     def _move(self, pid: int, addresses: array[int], node: int) -> None:
         """One batch. The kernel stops at what it can't move; what comes behind that is asked for anew."""

@@ -215,5 +215,5 @@ def test_a_dry_run_tells_it_nothing(rig: IrqRig) -> None:
     with FakeIrqbalance(rig.node, banned=(43,)) as daemon:
         rig.step(0)
         assert daemon.messages == []
-        (ban,) = [write for write in host.writes if isinstance(write, BanWrite)]
+        (ban,) = [write for write in host.others if isinstance(write, BanWrite)]
         assert set(ban.irqs) == {43} | ours(rig, 0)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from agent.control import journal as journals
+from agent.control import journal_file as journals
 from agent.control.journal import BoundWorker, Journal
-from agent.control.memory import MemoryMover
-from agent.demo.fake_memory import PAGE, pages
+from agent.control.memory import DEADLINE_SECONDS, MemoryMover
+from agent.demo.fake_files import put
+from agent.demo.fake_memory import ABSENT, PAGE, pages
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -23,6 +24,7 @@ from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason
 from agent.model.workload import ProcessId
 from agent.model.workload import Worker as PlannedWorker
+from agent.node.memory import BATCH_BYTES
 
 MIB = 1 << 20
 ON_1 = CpuSet.parse("100-110")
@@ -47,6 +49,7 @@ class Rig:
         self.mover = MemoryMover(
             self.node.root, self.node.kernel, wake=wake, clock=lambda: self.now, page_size=PAGE, **options
         )
+        self.mover._pages._batch = BATCH_BYTES  # as if calls had proved to be quick
         return self.mover
 
     def worker(self, npu: int = 0) -> Worker:
@@ -384,16 +387,38 @@ def test_after_ten_seconds_what_was_not_moved_stays_and_is_counted(rig: Rig) -> 
     rig.before_each_move(slowly)
     outcome = rig.move(worker)
     assert reason(outcome) == ("Partial", "BudgetSpent")
-    assert (outcome.moved, outcome.left, outcome.skipped) == (192 * MIB, 0, 128 * MIB)
+    # Each call is for half as much as the one before, since they are slow.
+    assert (outcome.moved, outcome.left, outcome.skipped) == ((64 + 32 + 16) * MIB, 0, (320 - 112) * MIB)
+    assert rig.moves == 3
+
+
+@pytest.mark.parametrize(
+    ("release", "said"), [("6.1.0-50-cloud-arm64", "NumaBalancing"), ("6.6.0", ""), ("6.15.2", "")]
+)
+def test_pages_that_numa_balancing_hides_are_said(rig: Rig, release: str, said: str) -> None:
+    """The kernel says that they are absent, and counts them as resident."""
+    worker = rig.worker()
+    worker.allocate(4 * MIB, 0)
+    worker.allocate(32 * MIB, 0).region.nodes[:] = array("i", [ABSENT] * (32 * MIB // PAGE))
+    kernel = rig.node.root / "proc/sys/kernel"
+    put(kernel / "osrelease", release)
+    assert reason(rig.move(worker)) == ("Moved", "")
+    put(kernel / "numa_balancing", "1\n")
+    other = rig.worker(1)
+    other.allocate(4 * MIB, 0)
+    other.allocate(32 * MIB, 0).region.nodes[:] = array("i", [ABSENT] * (32 * MIB // PAGE))
+    outcome = rig.move(other)
+    assert reason(outcome) == (("Partial", said) if said else ("Moved", ""))
+    assert (outcome.moved, outcome.skipped) == (4 * MIB, 32 * MIB)
 
 
 def test_every_worker_has_its_own_ten_seconds(rig: Rig) -> None:
     workers = [rig.worker(npu) for npu in range(3)]
     for worker in workers:
-        worker.allocate(64 * MIB, 0)
+        worker.allocate(MIB, 0)
 
     def slowly(_count: int) -> None:
-        rig.now += 9.0
+        rig.now += 0.9 * DEADLINE_SECONDS
 
     rig.before_each_move(slowly)
     rig.move(*workers)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.demo.fake_memory import ABSENT, PAGE, FakeMapping, FakeMemory, FakeRegion, pages
+from agent.model.reason import Problem, Reason
 from agent.node.host import DryRunHost, Host, Move
 from agent.node.memory import BATCH_BYTES, Batch, PageMover, Range
 from agent.node.pages import UNTRIED, PageCalls, page_addresses
@@ -43,8 +44,11 @@ class Pages(FakeMemory):
 
 
 def mover(memory: object, root: Path = Path("/nowhere")) -> PageMover:
+    """One that has found calls to be quick."""
     host: Host = memory  # type: ignore[assignment]  # masks play no part
-    return PageMover(root, host, page_size=PAGE)
+    found = PageMover(root, host, page_size=PAGE)
+    found._batch = BATCH_BYTES
+    return found
 
 
 def move(memory: Pages, *mappings: FakeMapping, root: Path = Path("/nowhere")) -> Batch:
@@ -78,6 +82,37 @@ def test_batches_are_of_64_mib_at_most_however_many_ranges_there_are() -> None:
     assert sum(moves) == (200 * MIB) // PAGE + 300
     assert max(moves) * PAGE <= BATCH_BYTES
     assert len(moves) <= 6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes"),
+    [
+        (0.05, [4, 8, 16, 32, 4, 64, 64, 64]),  # 64 MiB of a window: no batch reaches into the next
+        (0.5, [4] * 64),
+        (1.5, [4, 2, *[1] * 8]),
+    ],
+)
+def test_batches_are_as_large_as_calls_are_quick(seconds: float, sizes: list[float]) -> None:
+    memory = Pages()
+    mapping = memory.map(PID, pages(256 * MIB, 0))
+    now = 0.0
+    inner = memory.move_pages
+
+    def takes(pid: int, addresses: array[int], node: int) -> array[int]:
+        nonlocal now
+        now += seconds
+        return inner(pid, addresses, node)
+
+    memory.move_pages = takes  # type: ignore[method-assign]
+    host: Host = memory  # type: ignore[assignment]
+    moves = PageMover(Path("/nowhere"), host, page_size=PAGE, clock=lambda: now)
+    spent = Problem(Reason.BUDGET_SPENT, "")
+    halts = [
+        moves.move(PID, window, 1, halt=lambda: spent if seconds > 1 and now >= 15.0 else None).halt
+        for window in list(moves.windows([Range(mapping.start, mapping.end)]))[: 1 if seconds > 1 else 4]
+    ]
+    assert halts == ([spent] if seconds > 1 else [None] * 4)
+    assert [count * PAGE / MIB for what, count in memory.asked if what == "move"] == sizes
 
 
 def test_a_pinned_page_is_tried_once_and_holds_up_none_of_the_others() -> None:
@@ -225,7 +260,7 @@ def test_a_dry_run_records_the_move_and_moves_nothing() -> None:
     host = DryRunHost(inner)
     statuses = host.move_pages(PID, page_addresses(mapping.start, mapping.end, PAGE), 1)
     assert set(statuses) == {0}
-    assert host.moves == [Move(PID, MIB // PAGE, 1)]
+    assert host.others == [Move(PID, MIB // PAGE, 1)]
     assert memory.moved == {}
 
 
