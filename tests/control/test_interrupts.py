@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.control.vectors import Vector, vectors
+from agent.control.vectors import targets, vectors
 from agent.demo.fake_sysfs import CQ_IRQS
 from agent.model.cpuset import MAX_CPUS, CpuSet
 from agent.model.node import Npu
@@ -357,8 +357,7 @@ def test_targets_and_ordinals_depend_on_numbers_and_names_alone(names, random) -
 
 @given(st.sets(st.integers(0, MAX_CPUS - 1), min_size=1, max_size=4).map(CpuSet))
 def test_a_target_is_one_cpu_of_those_for_interrupts(given_cpus: CpuSet) -> None:
-    sq = Vector("0000:c1:00.0", SQ, 0, 10).target(given_cpus)
-    cq = Vector("0000:c1:00.0", CQ, 5, 11).target(given_cpus)
+    sq, cq = targets(given_cpus)[SQ], targets(given_cpus)[CQ]
     assert (len(sq), len(cq)) == (1, 1)
     assert sq | cq <= given_cpus
     assert (sq == cq) == (len(given_cpus) == 1)
