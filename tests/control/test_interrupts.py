@@ -166,6 +166,18 @@ def test_a_read_only_tree_is_tried_again_seldom_and_then_written(rig: IrqRig) ->
     assert rig.step(0, seconds=600)[0].state == "Bound"
 
 
+def test_a_tree_that_is_seen_to_be_writable_again_is_written_in_the_next_pass(
+    rig: IrqRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.node.kernel.irq_errors = dict.fromkeys(rig.node.irqs_of(0), errno.EROFS)
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("/proc/irq"))
+    for _ in range(20):
+        rig.step(0)
+    rig.node.kernel.irq_errors = {}
+    monkeypatch.undo()
+    assert rig.step(0, seconds=0.1)[0].state == "Bound"
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EPERM, errno.EINVAL])
 def test_an_interrupt_that_the_kernel_refuses_is_left_alone_the_others_move(rig: IrqRig, number: int) -> None:
     stuck = rig.node.irqs_of(0, CQ)[2]
