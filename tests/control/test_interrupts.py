@@ -158,8 +158,8 @@ def test_completions_move_where_no_submission_interrupt_has_its_name_and_that_is
 
 def test_a_read_only_tree_is_tried_again_seldom_and_then_written(rig: IrqRig) -> None:
     rig.node.kernel.irq_errors = dict.fromkeys(rig.node.irqs_of(0), errno.EROFS)
-    for _ in range(400):
-        rig.step(0)
+    for _ in range(100):
+        rig.step(0, seconds=20)
     # 2000 s at 10, 20, 40, ... 600 s
     assert 6 <= rig.writes() <= 10
     rig.node.kernel.irq_errors = {}
@@ -187,7 +187,7 @@ def test_an_interrupt_that_the_kernel_refuses_is_left_alone_the_others_move(rig:
     assert (outcome.state, outcome.problem.reason, outcome.written) == ("Partial", Reason.IRQ_REFUSED, EACH - 1)
     assert str(stuck) in outcome.problem.message
     tried = rig.writes()
-    outcomes = [rig.step(0)[0] for _ in range(720)]  # an hour
+    outcomes = [rig.step(0, seconds=30)[0] for _ in range(120)]  # an hour
     assert {outcome.state for outcome in outcomes} == {"Partial"}
     assert rig.writes() - tried <= 12
     rig.node.kernel.irq_errors = {}
@@ -279,8 +279,8 @@ def test_the_board_is_asked_with_card_and_chip_once(rig: IrqRig) -> None:
 
 def test_a_board_that_cannot_be_had_is_a_reason_and_is_not_asked_in_every_pass(rig: IrqRig) -> None:
     wanted = without_bus(rig, 2)
-    for _ in range(100):
-        rig.now += 5
+    for _ in range(20):
+        rig.now += 25
         rig.survey(wanted)
         outcome = rig.interrupts.act(wanted)[2]
     assert outcome.problem is not None
