@@ -100,8 +100,10 @@ class BanKeeper:
             return
         process = self.bans.balancer
         if not self._balancer.lives(process):
-            self.bans = None
+            self.bans = self._refusal = self._short = None
             return
+        if self._refusal is not None and now < self._refusal.until:
+            return  # each try may take a second
         try:
             current = self._balancer.bans(process)
             if current & self.bans.irqs:

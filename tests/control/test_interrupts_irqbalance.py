@@ -182,8 +182,20 @@ def test_bans_that_cannot_be_taken_back_stay_noted_until_the_process_has_ended(r
         assert rig.interrupts.bans is not None
         assert [problem.reason for problem in rig.interrupts.problems] == [Reason.IRQBALANCE_ACTIVE]
         assert rig.interrupts.taken == ()
+        daemon.heard = 0
+        for _ in range(10):
+            rig.interrupts.restore()
+        assert daemon.heard == 0  # each try may take a second, and this is called in every pass
+        daemon.raw = None
+        rig.now += 60
+        rig.interrupts.restore()
+        assert (daemon.banned, rig.interrupts.bans, rig.interrupts.problems) == ([], None, [])
+        rig.step(0)
+        daemon.raw = b"?"
+        rig.interrupts.restore()
+        assert rig.interrupts.bans is not None
     rig.interrupts.restore()
-    assert rig.interrupts.bans is None
+    assert (rig.interrupts.bans, rig.interrupts.problems) == (None, [])
 
 
 @pytest.mark.parametrize("own_uid", [True, False])
