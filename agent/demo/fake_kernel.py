@@ -7,6 +7,7 @@ What it imitates was read in kernel/sched and kernel/cgroup/cpuset.c and compare
   cpuset, or the whole cpuset where they do not meet. Before, it simply got the whole new cpuset.
 * A cpuset that is written with the CPUs it has is no change.
 * Children and threads start with the mask, and the memory of it, of the thread that made them.
+* Names of threads are cut to 15 bytes; those of kernel threads are not, since Linux 5.17.
 * sched_getaffinity hides CPUs that are offline; Cpus_allowed in /proc does not.
 """
 
@@ -14,12 +15,15 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 from agent.demo.fake_cgroups import FakeCgroups
+from agent.demo.fake_memory import FakeMapping, FakeMemory, FakeRegion
 from agent.demo.fake_proc import PF_KTHREAD, PF_NO_SETAFFINITY, PF_RANDOMIZE, FakeProc, FakeTask
 from agent.demo.fake_sysfs import set_irq
 from agent.model.cpuset import CpuSet
@@ -27,30 +31,41 @@ from agent.model.workload import ProcessId
 from agent.node.host import check_write
 from agent.node.irq import check_irq_write
 from agent.node.irqbalance import Irqbalance
+from agent.node.pages import check_pages
 
 FIRST_PID = 4_100_000
 """Close to PID_MAX_LIMIT (4,194,304), where hardly any kernel ever gets: should a system call escape to a real one, it
 meets nobody."""
 
 COMM_BYTES = 15
+KERNEL_COMM_BYTES = 63
 
 
 class FakeKernel:
     """Processes, threads, masks and cpusets of a virtual node; an `agent.node.host.Host` over them."""
 
     def __init__(
-        self, root: Path, online: CpuSet, *, mems: str = "0", possible: int = 0, remembers_masks: bool = True
+        self,
+        root: Path,
+        online: CpuSet,
+        *,
+        mems: str = "0",
+        possible: int = 0,
+        remembers_masks: bool = True,
+        free: Mapping[int, int] | None = None,
     ) -> None:
         self.online = online
+        self.mems = mems
         self._possible = CpuSet.span(0, (possible or online.bits.bit_length()) - 1)
         self.remembers_masks = remembers_masks
         self.proc = FakeProc(root / "proc", len(self._possible), mems)
         self.cgroups = FakeCgroups(root / "sys/fs/cgroup", online, mems)
+        self.memory = FakeMemory(free or {})
         self.tasks: dict[int, FakeTask] = {}
         self.calls: Counter[str] = Counter()
         """System calls of the agent by name; what other programs do is not counted."""
         self.denied: set[int] = set()
-        """Threads that the agent has no right to move."""
+        """Threads that the agent has no right to move, and processes whose memory it has none to."""
         self.irq_errors: dict[int, int] = {}
         """Interrupt -> errno with which the kernel refuses to move it."""
         self._root = root
@@ -94,7 +109,42 @@ class FakeKernel:
             self.calls["ban irqs"] += 1
         return Irqbalance(self._root, stand_in=os.getpid()).ban(balancer, keep, irqs)
 
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """move_pages(2) without nodes."""
+        check_pages(pid, addresses)
+        with self._lock:
+            self.calls["page_nodes"] += 1
+            self._allowed_to_look(pid)
+            return self.memory.page_nodes(pid, addresses)
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """move_pages(2) with MPOL_MF_MOVE."""
+        check_pages(pid, addresses)
+        with self._lock:
+            self.calls["move_pages"] += 1
+            task = self._allowed_to_look(pid)
+            if node not in CpuSet.parse(task.mems or self.mems):
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+            return self.memory.move_pages(pid, addresses, node)
+
     # What other programs do
+
+    def map_memory(self, pid: int, region: FakeRegion, **mapping: Any) -> FakeMapping:
+        """mmap(2), by a process that then touches the pages; see `FakeMemory.map`."""
+        with self._lock:
+            task = self._task(pid)
+            mapped = self.memory.map(pid, region, **mapping)
+            task.resident = self.memory.resident(pid)
+            self.proc.set_maps(pid, self.memory.maps(pid))
+            self.proc.write_status(task)
+            return mapped
+
+    def set_mems(self, pid: int, mems: str) -> None:
+        """Somebody writes ``cpuset.mems`` of a process's cgroup."""
+        with self._lock:
+            task = self._task(pid)
+            task.mems = mems
+            self.proc.write_status(task)
 
     def set_by_other(self, tid: int, cpus: CpuSet) -> None:
         """sched_setaffinity(2), called by somebody else: ``taskset``, OpenMP, an in-process binder."""
@@ -121,11 +171,13 @@ class FakeKernel:
         flags: int = PF_RANDOMIZE,
         fds: Iterable[tuple[int, int, int]] = (),
         pid: int | None = None,
+        uid: int | None = None,
     ) -> FakeTask:
-        """fork, then exec, then into a cgroup: by default that of the parent."""
+        """fork, then exec, then into a cgroup: by default that of the parent, as its user is."""
         with self._lock:
             above = self.tasks.get(parent)
             task = self._create(comm, above, tid=pid, flags=flags, cgroup=cgroup)
+            task.uid = uid if uid is not None else above.uid if above else 0
             task.threads.append(task.tid)
             self.cgroups.attach(task.tid, task.cgroup, None)
             if task.cgroup != (above.cgroup if above else "/"):
@@ -138,7 +190,7 @@ class FakeKernel:
         with self._lock:
             leader, maker = self._task(tgid), self._task(creator or tgid)
             task = self._create(comm, maker, tgid=tgid, flags=leader.flags if flags is None else flags)
-            task.ppid = leader.ppid
+            task.ppid, task.uid = leader.ppid, leader.uid
             leader.threads.append(task.tid)
             self.proc.add(task)
             self._dirty.add(tgid)
@@ -148,7 +200,7 @@ class FakeKernel:
         """prctl(PR_SET_NAME)."""
         with self._lock:
             task = self._task(tid)
-            task.comm = _cut(comm)
+            task.comm = _cut(comm, self._comm_bytes(task.flags))
             self.proc.write_names(task)
             self._dirty.add(tid)
 
@@ -161,6 +213,7 @@ class FakeKernel:
                 self._dirty.discard(gone)
             if task.is_leader:
                 self.cgroups.detach(tid, task.cgroup)
+                self.memory.end(tid)
             else:
                 self.tasks[task.tgid].threads.remove(tid)
                 self._dirty.add(task.tgid)
@@ -206,7 +259,7 @@ class FakeKernel:
             tid=tid,
             tgid=tid if tgid is None else tgid,
             ppid=maker.tgid if maker else 0,
-            comm=_cut(comm),
+            comm=_cut(comm, self._comm_bytes(flags)),
             start_time=self._clock,
             flags=flags,
             mask=maker.mask if maker else self._possible,
@@ -216,10 +269,20 @@ class FakeKernel:
         self.tasks[tid] = task
         return task
 
+    def _comm_bytes(self, flags: int) -> int:
+        """A kernel that remembers masks (6.2) is none from before 5.17."""
+        return KERNEL_COMM_BYTES if flags & PF_KTHREAD and self.remembers_masks else COMM_BYTES
+
     def _task(self, tid: int) -> FakeTask:
         task = self.tasks.get(tid)
         if task is None:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return task
+
+    def _allowed_to_look(self, pid: int) -> FakeTask:
+        task = self._task(pid)
+        if pid in self.denied:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return task
 
     def _set_affinity(self, tid: int, cpus: CpuSet) -> None:
@@ -245,9 +308,9 @@ class FakeKernel:
         self._dirty.add(task.tid)
 
 
-def _cut(comm: str) -> str:
-    """comm holds 15 bytes, whatever they are."""
-    return comm.encode(errors="surrogateescape")[:COMM_BYTES].decode(errors="surrogateescape")
+def _cut(comm: str, size: int) -> str:
+    """comm holds so many bytes, whatever they are."""
+    return comm.encode(errors="surrogateescape")[:size].decode(errors="surrogateescape")
 
 
 __all__ = ["FIRST_PID", "PF_KTHREAD", "PF_NO_SETAFFINITY", "FakeKernel", "FakeTask"]

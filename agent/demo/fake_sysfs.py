@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +46,10 @@ def write_cpus(folder: Path, online: CpuSet, possible: CpuSet, isolated: CpuSet,
                 shutil.rmtree(topology)
 
 
-def write_nodes(folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memory_kb: int) -> None:
-    """``/sys/devices/system/node``, with half of the memory free."""
+def write_nodes(
+    folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memory_kb: int, free: Mapping[int, int]
+) -> None:
+    """``/sys/devices/system/node``; `free` has bytes by node, for those that have memory."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = CpuSet(node.id for node in nodes)
     for name, listed in (
@@ -61,7 +64,8 @@ def write_nodes(folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memor
         own = folder / f"node{node.id}"
         own.mkdir(exist_ok=True)
         total = memory_kb if node.has_memory else 0
-        lines = (("MemTotal", total), ("MemFree", total // 2), ("MemUsed", total - total // 2))
+        unused = free.get(node.id, 0) >> 10
+        lines = (("MemTotal", total), ("MemFree", unused), ("MemUsed", total - unused))
         put(own / "cpulist", f"{node.cpus & online}\n")
         put(own / "meminfo", "".join(f"Node {node.id} {f'{name}:':<15}{value:>8} kB\n" for name, value in lines))
 

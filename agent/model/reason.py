@@ -130,6 +130,10 @@ class Reason(StrEnum):
         "The agent ended while it moved the worker's memory; it is not redone.",
     )
     MIGRATION_UNSUPPORTED = "MigrationUnsupported", "This kernel cannot move the pages of another process."
+    NOT_CONFINED = (
+        "NotConfined",
+        "Threads beside a worker may run on CPUs set apart and on no other: they are left alone (helpers: Confine).",
+    )
     STATE_NOT_WRITTEN = "StateNotWritten", "The agent's state file or journal could not be written."
     NOT_THIS_KERNEL = (
         "NotThisKernel",

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import pytest
 
-from agent.demo.fake_kernel import PF_NO_SETAFFINITY, FakeKernel
+from agent.demo.fake_kernel import PF_KTHREAD, PF_NO_SETAFFINITY, FakeKernel
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.node.host import Host
 
@@ -48,6 +48,16 @@ def test_masks_are_cut_to_the_cpuset_without_a_word(kernel: FakeKernel) -> None:
     kernel.set_affinity(task.tid, cpus("0-3"))
     assert kernel.get_affinity(task.tid) == cpus("2-3")
     assert kernel.allowed(task.tid) == cpus("2-5")
+
+
+@pytest.mark.parametrize("remembers_masks", [True, False])
+def test_names_are_cut_but_for_those_of_kernel_threads_on_a_kernel_that_is_not_old(
+    tmp_path: Path, remembers_masks: bool
+) -> None:
+    kernel = _kernel(tmp_path, cpus("0-7"), remembers_masks=remembers_masks)
+    thread = kernel.start_process("uvb_poll_window_thread", flags=PF_KTHREAD)
+    assert thread.comm == ("uvb_poll_window_thread" if remembers_masks else "uvb_poll_window")
+    assert kernel.start_process("uvb_poll_window_thread").comm == "uvb_poll_window"
 
 
 def test_it_is_a_host(kernel: FakeKernel) -> None:

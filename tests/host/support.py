@@ -93,11 +93,11 @@ class Cgroup:
 
 
 @contextmanager
-def cpuset_cgroup(cpus: CpuSet) -> Iterator[Cgroup]:
+def cpuset_cgroup(cpus: CpuSet, name: str = "") -> Iterator[Cgroup]:
     """A new cgroup with these CPUs, removed at the end: whatever is in it then goes back to the root."""
     if not os.access(CPUSETS / "cgroup.procs", os.W_OK):
         pytest.skip(f"needs a cgroup v1 cpuset hierarchy at {CPUSETS} that may be written")
-    folder = CPUSETS / f"cpubind-test-{uuid4()}"
+    folder = CPUSETS / (name or f"cpubind-test-{uuid4()}")
     folder.mkdir()
     try:
         (folder / "cpuset.mems").write_text((CPUSETS / "cpuset.mems").read_text())
