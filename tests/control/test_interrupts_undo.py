@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.control.journal import Journal, dump, parse
+from agent.control.journal import Journal
+from agent.control.journal_file import dump, parse
 from agent.demo.fake_sysfs import CQ_IRQS
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Reason
