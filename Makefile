@@ -10,7 +10,7 @@ QUICK := --no-compile
 SLOW := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-api test-e2e lint format bench clean
+.PHONY: help demo test test-api test-e2e test-vm lint format bench clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -34,7 +34,7 @@ demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 
 	@$(BIN)/cpubind demo $(ARGS)
 
 test: lint ## lint, types, import contracts, and all tests that need nothing but this machine
-	$(BIN)/pytest -n 4 -m "not api and not e2e" --ignore=tests/cluster $(SLOW:%=--ignore=%) $(ARGS)
+	$(BIN)/pytest -n 4 -m "not api and not e2e and not vm" --ignore=tests/cluster $(SLOW:%=--ignore=%) $(ARGS)
 
 test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
 	$(BIN)/pytest -n 2 tests/cluster $(SLOW) $(ARGS)
@@ -42,6 +42,9 @@ test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $K
 
 test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/conftest.py says how it is found
 	$(BIN)/pytest -m e2e tests/e2e $(ARGS)
+
+test-vm: $(VENV)/.dev ## the agent on a real ARM64 kernel with several NUMA nodes, booted by $VM_NUMA_GUEST
+	$(BIN)/pytest -m vm tests/vm $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check

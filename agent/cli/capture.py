@@ -9,7 +9,7 @@ import click
 
 from agent.cli.cluster import cluster_view
 from agent.cli.options import host_options, settings_from, source, spec_in_force
-from agent.control.journal import dump
+from agent.control.journal_file import dump
 from agent.control.observe import Observation
 from agent.control.survey import survey
 from agent.model.reason import Reason

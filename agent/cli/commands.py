@@ -22,6 +22,7 @@ _COMMANDS = {
     "plan": "agent.cli.look",
     "explain": "agent.cli.look",
     "verify": "agent.cli.look",
+    "restore": "agent.cli.restore",
     "doctor": "agent.cli.doctor",
     "capture": "agent.cli.capture",
     "demo": "agent.cli.demo",
@@ -68,6 +69,7 @@ def cli(ctx: click.Context) -> None:
     cpubind verify                   are the threads where they belong?
     cpubind run                      the agent, in a pod of the Helm chart
     cpubind run --standalone         bind every NPU worker of this host, and keep it bound
+    cpubind restore                  give back what the agent took
     cpubind doctor                   is everything there that the agent needs?
     cpubind capture -o node.tar.gz   a support bundle
 

@@ -8,6 +8,7 @@ from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Observer
 from agent.control.statefile import StateFile
+from agent.control.steps import HostSteps
 from agent.demo.profiles import PROFILES
 from agent.demo.show import AgentSetup, run_demo
 from agent.model.spec import Spec
@@ -55,13 +56,15 @@ def demo(device: str, serve: bool, real: bool) -> int:
 
 def make_agent(setup: AgentSetup) -> Agent:
     """The agent as `cpubind run --standalone` makes it, on the demo's host."""
-    root = setup.root
+    root, npu_smi = setup.root, NpuSmiCommand(str(setup.npu_smi))
+    observer = Observer(root, architecture=setup.architecture, pods=setup.pods)
     return Agent(
         Parts(
             node=setup.node,
-            observer=Observer(root, architecture=setup.architecture, pods=setup.pods),
-            npu_smi=NpuSmiCommand(str(setup.npu_smi)),
+            observer=observer,
+            npu_smi=npu_smi,
             actor=Actor(root / "proc", setup.host),
+            steps=HostSteps(root, setup.host, observer.cgroups, npu_smi=npu_smi),
             defaults=Spec(allow_any_architecture=setup.allow_any_architecture),
             state=StateFile(setup.state_file),
             journal=setup.journal_file,

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from agent.cli.cluster import View
-from agent.control.journal import MAX_BYTES, Journal, parse
+from agent.control.journal import Journal
+from agent.control.journal_file import MAX_BYTES, parse
 from agent.control.observe import Candidate, Choice, Chooser, Observer, everything
 from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused
@@ -157,7 +158,7 @@ def spec_in_force(
 
 def last_accepted(settings: Settings) -> Spec | None:
     """The last spec that the agent of this host accepted, as its journal has it; None without one."""
-    record, _ = _journal(settings)
+    record, _ = read_journal(settings)
     with contextlib.suppress(Refused):
         return parse_spec(record.spec, _environment(settings)) if record.spec is not None else None
     return None
@@ -186,7 +187,7 @@ def source(
             kubelet=lambda: KubeletState(*read_cpu_manager_state(root), view.resources if view else ()),
             patient=False,
         )
-        record, problem = _journal(settings)
+        record, problem = read_journal(settings)
         record = record.of_boot(boot_id(root))
         observer.adopt(worker.process for worker in record.workers)
         npu_smi = npu_smi_of(settings)
@@ -228,7 +229,7 @@ def both(first: Chooser, second: Chooser) -> Chooser:
     return lambda candidate: second(candidate) if first(candidate) is Choice.BIND else Choice.LEAVE
 
 
-def _journal(settings: Settings) -> tuple[Journal, Problem | None]:
+def read_journal(settings: Settings) -> tuple[Journal, Problem | None]:
     """The agent's journal where it can be read. A look changes nothing, so that a damaged one is left in place."""
     path = settings.journal_file or settings.host_root / JOURNAL
     try:

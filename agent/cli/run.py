@@ -30,6 +30,7 @@ from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Observer
 from agent.control.statefile import StateFile
+from agent.control.steps import HostSteps
 from agent.model.address import parse_address
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Spec
@@ -176,6 +177,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
         ties = Ties(
             access,
             npu_smi,
+            host=LinuxHost(root=settings.host_root),
             journal=None if dry_run else settings.journal_file or settings.host_root / JOURNAL,
             dry_run=dry_run,
             count=metrics.api_request,
@@ -260,13 +262,15 @@ def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, sel
     """The agent of a host, with the files that it keeps there."""
     root = settings.host_root
     observer = Observer(root, architecture=settings.architecture, chooses=chooser(selects))
+    host = LinuxHost(root=root)
     state = settings.state_file or (None if dry_run else root / STATE)
     return Agent(
         Parts(
             node=settings.node_name,
             observer=observer,
             npu_smi=npu_smi,
-            actor=Actor(root / "proc", LinuxHost()),
+            actor=Actor(root / "proc", host),
+            steps=HostSteps(root, host, observer.cgroups, npu_smi=npu_smi),
             defaults=spec,
             state=StateFile(state) if state else None,
             journal=None if dry_run else settings.journal_file or root / JOURNAL,

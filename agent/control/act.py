@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent.control.journal import BoundWorker
+from agent.control.bindings import Binding
+from agent.control.journal import Journal
 from agent.control.observe import Observation
-from agent.model.cpuset import EMPTY, CpuSet
-from agent.model.outcome import WorkerOutcome
+from agent.control.undo import Members, Surroundings, Undoer
+from agent.model.cpuset import EMPTY, CpuSet, union
+from agent.model.outcome import Moved, WorkerOutcome
 from agent.model.plan import Allotment, Plan, Roles, WorkerPlan
-from agent.model.reason import Problem, Reason
+from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
 from agent.node.host import DryRunHost, Host
 from agent.node.threads import ThreadBinder
-
-
-@dataclass(slots=True)
-class _Binding:
-    """What is in force for one worker."""
-
-    roles: Roles
-    pool: CpuSet
-    complete: bool = False
-    """A first binding has been through, as far as the kernel let it: from then on a main thread that narrowed itself is
-    left alone."""
-    left: CpuSet = EMPTY
-    """The CPUs that it had before these, on which its descendants may still be."""
-    released: bool = False
-    """It was taken back, as far as that went, and that was told."""
-    undone: bool = False
-    """It was taken back whole: another pass has to find whatever was forked meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +55,47 @@ def _summed(one: Mapping[ProcessId, int], other: Mapping[ProcessId, int]) -> dic
 
 
 class Actor:
-    """Applies plans. Remembers what is bound, by (pid, start time), for as long as the process lives."""
+    """Applies plans. Remembers what is bound, by (pid, start time), for as long as something of it is left.
+
+    A pass is `prepare`, then whoever keeps the journal writes what is `noted`, then `act`: so that whatever was done to
+    the host by an agent that is killed at any moment is known to the next one.
+    """
 
     def __init__(self, proc_root: Path, host: Host) -> None:
         self.binder = ThreadBinder(proc_root, host)
         self._dry_host = DryRunHost(host)
         self._dry_binder = ThreadBinder(proc_root, self._dry_host)
-        self._bindings: dict[ProcessId, _Binding] = {}
+        self._bindings: dict[ProcessId, Binding] = {}
+        self._undoer = Undoer(self.binder, self._bindings)
+        self._lost_at = 0
 
-    def adopt(self, workers: Iterable[BoundWorker]) -> None:
-        """Bindings of an earlier run of the agent: they are kept, not made for a first time."""
-        for worker in workers:
-            self._bindings[worker.process] = _Binding(worker.roles, worker.pool, complete=True)
+    def adopt(self, journal: Journal) -> None:
+        """What an earlier run of the agent had noted: it is kept, not done for a first time."""
+        self._bindings.update((worker.process, Binding.adopted(worker)) for worker in journal.workers)
+        self._lost_at = journal.lost_at
+
+    def noted(self, journal: Journal) -> Journal:
+        """The journal with all that is to be given back one day."""
+        workers = (binding.noted(process) for process, binding in sorted(self._bindings.items()))
+        return replace(journal, workers=tuple(workers))
 
     @property
     def bindings(self) -> frozenset[ProcessId]:
-        """Workers in which anything was ever done to a thread that has not been undone."""
+        """Workers in which anything may have been done to a thread that has not been undone."""
         return frozenset(self._bindings)
 
-    def bound(self) -> list[BoundWorker]:
-        """Workers whose first binding has been through."""
-        return [
-            BoundWorker(process, binding.pool, binding.roles)
+    def in_force(self, plan: Plan, act: ActResult) -> dict[ProcessId, Roles]:
+        """Bound workers -> their roles, after a pass; also those that are not seen on their NPU just now, and those
+        that keep what they have while there is no plan for them."""
+        failed = {process for process, outcome in act.outcomes.items() if outcome.state not in ("Bound", "Partial")}
+        return {
+            process: binding.roles
             for process, binding in self._bindings.items()
-            if binding.complete
-        ]
+            if binding.complete and not binding.released and process not in failed and self._lives(process, plan)
+        }
+
+    def _lives(self, process: ProcessId, plan: Plan) -> bool:
+        return any(entry.worker.process == process for entry in plan.workers) or self.binder.lives(process)
 
     def keep(self, plan: Plan, seen: Observation) -> Plan:
         """The plan, in which bound workers of which too little is known to plan for them keep the CPUs that they have:
@@ -111,17 +112,56 @@ class Actor:
             workers.append(entry)
         return replace(plan, workers=tuple(workers))
 
-    def act(self, plan: Plan, seen: Observation, spec: Spec) -> ActResult:
-        """One pass over all workers of a plan. Writes only what is not in place."""
+    def prepare(self, plan: Plan, seen: Observation, spec: Spec) -> None:
+        """Takes note of who is about to be bound, or to get other CPUs. Writes nothing to the host.
+
+        The masks of a worker's threads are read once, before anything is done to it.
+        """
+        if spec.mode is not Mode.ENFORCE:
+            return
+        for entry in plan.workers:
+            process, roles, pool = entry.worker.process, entry.allotment.roles, entry.allotment.pool
+            cpuset, container = seen.cpusets.get(process), entry.worker.container
+            if roles is None or cpuset is None:
+                continue
+            binding = self._bindings.get(process)
+            if binding is None:
+                binding = self._bindings[process] = Binding(roles, pool, container)
+                self._note_masks(process, binding, cpuset, seen.topology.online)
+            elif binding.released or binding.roles != roles:
+                # New CPUs are a first binding again: what lies within the old ones would look like a thread's choice.
+                self._bindings[process] = binding.moved_to(roles, pool, container)
+            binding.container = container  # an agent of an earlier version had not noted it
+
+    def _note_masks(self, process: ProcessId, binding: Binding, cpuset: CpuSet, online: CpuSet) -> None:
+        """Notes the masks that threads have of their own.
+
+        Not theirs is what an agent gave: to a parent in the same container that is bound, or to the worker itself
+        before the journal was lost. Which one that was is not known then, so that nothing narrower than the cpuset
+        counts as a thread's own, and all of it as CPUs that the worker has left.
+        """
+        try:
+            masks = self.binder.masks(process, cpuset=cpuset, online=online)
+        except Refused:
+            return  # whatever keeps them from being read is the outcome of binding
+        if process.start_time <= self._lost_at:
+            left = union(masks.values())
+            binding.left = left if left < cpuset & online else EMPTY
+            return
+        known = [b.roles for b in self._bindings.values() if b.container == binding.container]
+        given = {part & cpuset & online for roles in known for part in (roles.main, roles.acl, roles.release)}
+        binding.masks = {thread: mask for thread, mask in masks.items() if mask not in given}
+
+    def act(self, plan: Plan, seen: Observation, spec: Spec, members: Members) -> ActResult:
+        """One pass over all workers of a plan that was prepared. Writes only what is not in place."""
+        around = Surroundings(seen.topology.online, seen.children, members)
         if spec.mode is Mode.DISABLED:
-            return self.restore(seen.topology.online, seen.children)
+            return self.restore(around)
         if spec.mode is Mode.DRY_RUN:
             return self._rehearse(plan, seen, spec)
         result = ActResult()
         replan = False
-        online = seen.topology.online
         planned = {entry.worker.process for entry in plan.workers}
-        pids = {process.pid for process in planned}
         for entry in plan.workers:
             process = entry.worker.process
             roles = entry.allotment.roles
@@ -129,60 +169,57 @@ class Actor:
                 # A bound worker whose plan fails goes back to its cpuset, it is not left on old masks (design 4.9).
                 problem = entry.allotment.problem
                 if process in self._bindings and not (problem and problem.reason in _PASSING):
-                    replan |= self._undo(
-                        process, online, seen.children, pids, counts=result.released, stuck=result.stuck
-                    )
+                    replan |= self._undo(process, around, counts=result.released, stuck=result.stuck)
                 continue
             outcome = self._bind(entry, roles, seen, spec)
             result.outcomes[process] = outcome
-            if outcome.state in ("Bound", "Partial") and (
-                moved := self._return_descendants(process, roles, seen, pids)
-            ):
+            if outcome.state in ("Bound", "Partial") and (moved := self._settle(outcome, roles, seen, planned, around)):
                 result.returned[process] = moved
-        for process in seen.dismissed & self._bindings.keys():
-            replan |= self._undo(process, online, seen.children, pids, counts=result.undone, stuck=result.stuck)
         # One that is not seen on its NPU any more stays bound, for as long as it lives.
         living = planned | {process for process in self._bindings.keys() - planned if self.binder.lives(process)}
-        self._bindings = {process: kept for process, kept in self._bindings.items() if process in living}
+        for process in self._dismissed(seen, living):
+            replan |= self._undo(process, around, counts=result.undone, stuck=result.stuck)
+        for process in self._bindings.keys() - living:
+            if not self._undoer.haunted(process, living, around):
+                del self._bindings[process]
         self.binder.retain(living)
         replan |= any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
         return replace(result, replan=replan)
 
-    def restore(self, online: CpuSet, children: Mapping[int, Sequence[int]]) -> ActResult:
+    def restore(self, around: Surroundings) -> ActResult:
         """Undoes every binding. Those that could not be undone, or not be proven so, are still in `bindings`."""
         result = ActResult()
         replan = False
         for process in list(self._bindings):
-            replan |= self._undo(process, online, children, (), counts=result.undone, stuck=result.stuck)
+            replan |= self._undo(process, around, counts=result.undone, stuck=result.stuck)
         return replace(result, replan=replan)
+
+    def _dismissed(self, seen: Observation, living: Collection[ProcessId]) -> list[ProcessId]:
+        """Bound workers whose pods say that they are not to be, and those that ended in the same containers."""
+        dismissed = [process for process in self._bindings if process in seen.dismissed]
+        containers = {self._bindings[process].container for process in dismissed}
+        ended = self._bindings.keys() - living
+        return dismissed + [process for process in ended if self._bindings[process].container in containers]
 
     def _undo(
         self,
         process: ProcessId,
-        online: CpuSet,
-        children: Mapping[int, Sequence[int]],
-        exclude: Collection[int],
+        around: Surroundings,
         *,
         counts: dict[ProcessId, int],
         stuck: dict[ProcessId, Problem],
     ) -> bool:
-        """Gives a worker that is not to be bound any more, and what descends from it, back to its cpuset. Adds to
-        `counts` how many threads that moved, once, and to `stuck` why it is to be tried again. Whether another look
-        is wanted at once."""
+        """Gives a worker that is not to be bound any more, and what came of it, back to its cpuset. Adds to `counts`
+        how many threads that moved, once, and to `stuck` why it is to be tried again. Whether another look is wanted at
+        once."""
         binding = self._bindings[process]
-        pool = binding.pool | binding.left
-        moved = self.binder.release(process, pool=pool, online=online)
-        inherited = self.binder.release_descendants(
-            process, pool=pool, online=online, children=children, exclude=exclude
-        )
-        count = moved.threads + inherited.threads
-        if count and not binding.released:
-            counts[process] = count
+        moved = self._undoer.give_back(process, around)
+        if moved.threads and not binding.released:
+            counts[process] = moved.threads
         again = False
-        problem = moved.problem or inherited.problem
-        if problem is not None:
-            stuck[process] = problem
-        elif binding.undone or not count:
+        if moved.problem is not None:
+            stuck[process] = moved.problem
+        elif binding.undone or not moved.threads:
             del self._bindings[process]
         else:
             again = binding.undone = True
@@ -196,11 +233,7 @@ class Actor:
         if cpuset is None:
             message = f"the cpuset of process {process.pid} cannot be read"
             return WorkerOutcome(process, "Failed", Problem(Reason.CPUSET_UNREADABLE, message))
-        binding = self._bindings.get(process)
-        if binding is None or binding.released or binding.roles != roles:
-            # New CPUs are a first binding again: what lies within the old ones would look like a thread's own choice.
-            left = binding.pool | binding.left if binding is not None else EMPTY
-            binding = self._bindings[process] = _Binding(roles, entry.allotment.pool, left=left)
+        binding = self._bindings[process]
         online, rules, first = seen.topology.online, spec.thread_rules, not binding.complete
         outcome = self.binder.bind(process, roles, cpuset=cpuset, online=online, rules=rules, first=first)
         binding.complete = binding.complete or outcome.state in ("Bound", "Partial")
@@ -225,24 +258,33 @@ class Actor:
         self._dry_host.writes.clear()
         return ActResult(outcomes, withheld=withheld)
 
-    def _return_descendants(self, process: ProcessId, roles: Roles, seen: Observation, workers: Collection[int]) -> int:
+    def _settle(
+        self,
+        outcome: WorkerOutcome,
+        roles: Roles,
+        seen: Observation,
+        workers: Collection[ProcessId],
+        around: Surroundings,
+    ) -> int:
+        """Takes what came of a worker that was bound off the CPUs that are set apart, and off those that it has left.
+        How many threads of its descendants that moved."""
+        process, online = outcome.process, around.online
         binding = self._bindings[process]
-        if process.pid not in seen.children:
-            binding.left = EMPTY
-            return 0
-        if not (roles.apart or binding.left):
-            return 0
-        moved = self.binder.return_descendants(
-            process,
-            roles,
-            cpuset=seen.cpusets[process],
-            online=seen.topology.online,
-            children=seen.children,
-            exclude=workers,
-            left=binding.left,
-        )
-        if moved.problem is None:
-            binding.left = EMPTY
+        moved = orphans = Moved()
+        if process.pid in around.children and (roles.apart or binding.left):
+            moved = self.binder.return_descendants(
+                process,
+                roles,
+                cpuset=seen.cpusets[process],
+                online=online,
+                children=around.children,
+                exclude={worker.pid for worker in workers},
+                left=binding.left,
+            )
+        if binding.left:
+            orphans = self._undoer.free_orphans(process, around)
+            if outcome.state == "Bound" and moved.problem is None and orphans.problem is None:
+                binding.left = EMPTY
         return moved.threads
 
 

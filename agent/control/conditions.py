@@ -140,8 +140,8 @@ class Conditions:
             return []
         text = "nothing of what was bound is left"
         stuck = gravest(report.stuck) or Problem(Reason.PENDING, "they are undone in the next pass")
-        left = Problem(stuck.reason, f"{report.left_bound} workers are still bound: {stuck.message}")
-        return [self._condition("Restored", report.left_bound == 0, left, text)]
+        left = Problem(stuck.reason, f"not given back: {report.taken}: {stuck.message}")
+        return [self._condition("Restored", not report.taken, left, text)]
 
     def _degraded(self, problem: Problem | None) -> dict[str, Any]:
         if problem is None:
@@ -181,10 +181,22 @@ def _without_cpus(report: Report) -> list[Problem]:
     return [problem for problem in problems if problem is not None]
 
 
+_OF_THE_NODE = frozenset({Reason.MIGRATION_UNSUPPORTED, Reason.PERMISSION_DENIED})
+"""Why memory is not moved that is so for every worker. What one worker meets is said at that worker alone."""
+
+
 def _missing(report: Report) -> list[Problem]:
-    """Cards that fell off, and UVB threads without CPUs: the plan in force is whole without them."""
+    """Cards that fell off, UVB threads without CPUs, and steps beside the placing of threads that can't be done: the
+    plan in force is whole without them. What people turned off is not missing."""
     if report.plan is None:
         return []
-    problems = [npu.allotment.problem for npu in report.plan.npus]
-    missing = [problem for problem in problems if problem is not None and problem.reason is Reason.NPU_MISSING]
-    return [*missing, *([report.plan.uvb_problem] if report.plan.uvb_problem else [])]
+    of_npus = [npu.allotment.problem for npu in report.plan.npus]
+    of_memory = [outcome.problem for outcome in report.memory.values()]
+    found = [
+        *(problem for problem in of_npus if problem and problem.reason is Reason.NPU_MISSING),
+        *(outcome.problem for outcome in report.irqs.values()),
+        *(problem for problem in of_memory if problem and problem.reason in _OF_THE_NODE),
+        report.uvb.problem if report.uvb else None,
+        report.plan.uvb_problem,
+    ]
+    return [problem for problem in found if problem and problem.reason is not Reason.SWITCHED_OFF]

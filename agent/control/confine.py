@@ -16,7 +16,7 @@ from agent.model.reason import Problem, Reason, Refused
 from agent.model.workload import ProcessId, ThreadId, Worker
 from agent.node.binding import DENIED
 from agent.node.cgroups import CgroupTree
-from agent.node.host import EVERY_CPU, Host
+from agent.node.host import EVERY_CPU, ThreadHost
 from agent.node.taskdir import PF_NO_SETAFFINITY, TaskDir
 
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ class Confiner:
     adopts what the real one has `taken`, rehearses. Raises nothing.
     """
 
-    def __init__(self, proc_root: Path, host: Host, cgroups: CgroupTree) -> None:
+    def __init__(self, proc_root: Path, host: ThreadHost, cgroups: CgroupTree) -> None:
         self._proc = os.fspath(proc_root)
         self._host = host
         self._cgroups = cgroups

@@ -93,6 +93,10 @@ def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
         yield Happening(problem.reason, problem.message, True, namespace, pod, standing=True)
     if report.spec.mode is Mode.DRY_RUN:
         return
+    # Degraded shows the gravest thing that is missing; this one somebody has to configure.
+    for missing in report.notes:
+        if missing.reason is Reason.IRQBALANCE_ACTIVE:
+            yield Happening(missing.reason, missing.message, True, standing=True)
     told: dict[tuple[str, str, Reason], list[str]] = {}
 
     def note(process: ProcessId, reason: Reason, text: str) -> None:
@@ -103,6 +107,10 @@ def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
     for process, outcome in act.outcomes.items():
         if outcome.repaired:
             note(process, Reason.CPU_BINDING_REPAIRED, f"{outcome.repaired} threads put back")
+    for worker in report.plan.workers if report.plan else ():
+        drift = sum(irqs.drift for npu in worker.worker.npus if (irqs := report.irqs.get(npu)))
+        if drift:
+            note(worker.worker.process, Reason.CPU_BINDING_REPAIRED, f"{drift} interrupts of its NPU put back")
     for process, count in act.released.items():
         note(process, Reason.CPU_RELEASED, f"{count} threads given back to their cpuset: it has no plan any more")
     for process, count in act.undone.items():
@@ -119,7 +127,7 @@ def _of_conditions(before: Status, after: Status) -> Iterator[Happening]:
     """Each reason once, and again when it comes back. One that only moves to another condition is the same news."""
     told = {reason for reason, _ in _open(before)}
     for reason, message in _open(after):
-        if reason not in told:
+        if reason not in told and reason != Reason.IRQBALANCE_ACTIVE.value:
             told.add(reason)
             yield Happening(_reason(reason), _short(message), True)
 

@@ -11,15 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent.control import journal as journals
+from agent.control import journal_file
 from agent.control.act import Actor, ActResult
 from agent.control.conditions import stopped
 from agent.control.happenings import Happening, happenings
+from agent.control.journal import Journal
+from agent.control.logbook import LogBook
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
-from agent.control.report import Report, log_lines, resource
+from agent.control.report import Report, resource
+from agent.control.steps import HostSteps, StepsResult
 from agent.control.store import PlanStore
+from agent.control.undo import Surroundings
 from agent.model.node import Inventory
+from agent.model.plan import Plan
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
@@ -43,6 +48,7 @@ class Parts:
     observer: Observer
     npu_smi: NpuSmi
     actor: Actor
+    steps: HostSteps
     defaults: Spec
     """What an absent field of `spec` means."""
     state: PlanStore | None = None
@@ -65,13 +71,18 @@ class Agent:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        record, problem = journals.load(parts.journal, parts.boot_id) if parts.journal else (journals.Journal(), None)
+        record, problem = journal_file.load(parts.journal, parts.boot_id) if parts.journal else (Journal(), None)
+        if problem is not None:
+            record = replace(record, lost_at=parts.observer.youngest())
         self.planner = Planner(record)
-        parts.actor.adopt(record.workers)
+        parts.actor.adopt(record)
+        parts.steps.adopt(record)
+        parts.steps.changed = self.wake
         parts.observer.adopt(parts.actor.bindings)
         parts.observer.settling.settled = record.settled
         self.passes = 0
         self.last_act = ActResult()
+        self.last_steps = StepsResult()
         self._unreported = self._untold = ActResult()
         self._saved = record
         self._journal_problem = problem
@@ -84,7 +95,7 @@ class Agent:
         self.planner.accepted = self._forced(self._spec) if self._spec else None
         self._awaited: frozenset[ProcessId | str] | None = None
         self._next = float("inf")
-        self._logged: dict[str, object] = {}
+        self._logbook = LogBook()
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self.watch = NpuSmiWatch(
@@ -115,6 +126,7 @@ class Agent:
             self.parts.turned()
             self._wake.wait(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
+        self._end_steps()
         self._leave()
 
     def step(self) -> None:
@@ -134,6 +146,7 @@ class Agent:
         seen: Observation | None = None
         checked = False
         self.last_act, self._unreported = self._unreported, ActResult()
+        self.last_steps = StepsResult()
         if reading.problem is not None:
             (faults if reading.reading is None else notes).append(reading.problem)
         if reading.reading is not None:
@@ -149,10 +162,8 @@ class Agent:
                     break
                 decision = self._plan(inventory, seen, asked, now)
                 spec, checked = decision.inp.spec, True
-                self._save_journal(notes)
-                self.last_act = self.parts.actor.act(decision.plan, seen, spec).after(self.last_act)
-                self.parts.observer.bound = self.parts.actor.bindings
-                if not self.last_act.replan:
+                self._act(decision.plan, seen, spec, notes)
+                if not (self.last_act.replan or self.last_steps.again):
                     break
         if decision is not None and seen is not None:
             faults.extend(decision.faults)
@@ -164,8 +175,9 @@ class Agent:
                 faults.extend(unfit)
                 self._restore_blindly(spec, now)
         # What should not be bound and is: the plan under Disabled, else a thing beside it.
-        (faults if spec.mode is Mode.DISABLED else notes).extend(self.last_act.stuck.values())
-        self.planner.bound(self.parts.actor.bound())
+        stuck = (*self.last_act.stuck.values(), *self.last_steps.stuck)
+        (faults if spec.mode is Mode.DISABLED else notes).extend(stuck)
+        notes.extend(self.last_steps.problems)
         if checked and not any(fault.reason in (Reason.INVALID_SPEC, Reason.STATE_UNREADABLE) for fault in faults):
             self._accept(raw)
         self._save_journal(notes)
@@ -183,12 +195,36 @@ class Agent:
             plan=decision.plan if decision else None,
             seen=seen if decision else None,
             outcomes=self.last_act.outcomes,
-            left_bound=len(self.parts.actor.bindings),
-            stuck=tuple(self.last_act.stuck.values()),
+            irqs=self.last_steps.irqs,
+            memory=self.last_steps.memory,
+            uvb=self.last_steps.uvb,
+            taken=self.planner.journal.taken,
+            stuck=stuck,
             faults=tuple(faults),
             notes=tuple(dict.fromkeys(notes)),
         )
         self._publish(report, raw)
+
+    def _act(self, plan: Plan, seen: Observation, spec: Spec, notes: list[Problem]) -> None:
+        """Threads first, then the steps beside them. Each notes what it is about to change, then the journal is
+        written, then it is changed."""
+        actor, steps, observer = self.parts.actor, self.parts.steps, self.parts.observer
+        around = Surroundings(seen.topology.online, seen.children, observer.members)
+        if spec.mode is Mode.DISABLED:
+            done = steps.restore(around, actor.bindings)
+            self.last_act = actor.act(plan, seen, spec, observer.members).after(self.last_act)
+        else:
+            steps.let_go(plan, around.online, spec, actor.bindings)
+            actor.prepare(plan, seen, spec)
+            self._save_journal(notes)
+            acted = actor.act(plan, seen, spec, observer.members)
+            steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted))
+            self._save_journal(notes)
+            done = steps.act()
+            self.last_act = acted.after(self.last_act)
+        self.last_steps = done.after(self.last_steps)
+        steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers)})
+        observer.bound = actor.bindings
 
     def _plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:
         settled = self.parts.observer.settling.settled
@@ -202,16 +238,23 @@ class Agent:
             return
         observer, actor = self.parts.observer, self.parts.actor
         for _ in range(REPLANS):
-            self.last_act = actor.restore(observer.topology(now).online, observer.children()).after(self.last_act)
-            if not self.last_act.replan:
+            around = Surroundings.of(observer, now)
+            self.last_steps = self.parts.steps.restore(around, actor.bindings).after(self.last_steps)
+            self.last_act = actor.restore(around).after(self.last_act)
+            if not (self.last_act.replan or self.last_steps.again):
                 break
         observer.bound = actor.bindings
+
+    def _end_steps(self) -> None:
+        """Memory that is being moved is left where it is by now, and noted so."""
+        self.parts.steps.close()
+        self._save_journal([])
 
     def plan_object(self) -> dict[str, Any]:
         """The CpuBindingPlan object of the last pass; empty before the first."""
         return self._object
 
-    def _last_accepted(self, record: journals.Journal) -> Spec | None:
+    def _last_accepted(self, record: Journal) -> Spec | None:
         """The spec in force when an earlier run of the agent ended: it still is while a new one can't be used."""
         if record.spec is None:
             return None
@@ -271,10 +314,11 @@ class Agent:
         self.planner.journal = replace(self.planner.journal, spec=raw, own=state.own)
 
     def _save_journal(self, notes: list[Problem]) -> None:
+        self.planner.journal = self.parts.steps.noted(self.parts.actor.noted(self.planner.journal))
         if self.parts.journal is None or self.planner.journal == self._saved:
             return
         try:
-            journals.save(self.parts.journal, self.planner.journal)
+            journal_file.save(self.parts.journal, self.planner.journal)
             self._saved = self.planner.journal
         except Refused as refused:
             notes.append(refused.problem)
@@ -286,7 +330,7 @@ class Agent:
         # While there is no plan no worker is reported, and none of them has changed.
         before = {"status": {**_status(self._object), "npus": self._npus}}
         document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
-        self._log(report, document)
+        self._logbook.tell(report, document, self.last_act, self.last_steps)
         self._object = document
         if report.plan is not None:
             self._npus = document["status"]["npus"]
@@ -299,9 +343,9 @@ class Agent:
         self.parts.tell(happenings(before, document, report, act))
         try:
             self.parts.state.write(document)
-            self._logged.pop("state", None)
+            self._logbook.forget("state")
         except Refused as refused:
-            self._once("state", refused.problem, logging.ERROR)
+            self._logbook.once("state", refused.problem, logging.ERROR)
 
     def _leave(self) -> None:
         """Says in the state that nobody keeps it any more."""
@@ -314,55 +358,6 @@ class Agent:
 
     def _timestamp(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.parts.wall_clock()))
-
-    def _log(self, report: Report, document: Mapping[str, Any]) -> None:
-        """Says a thing when it becomes so, not in every pass."""
-        if report.plan is not None:
-            lines = log_lines(report.plan)
-            if self._changed("plan", lines):
-                for level, line in lines:
-                    log.log(level, "%s", line)
-        for problem in (*report.faults, *report.notes):
-            self._once(problem.reason, problem, logging.WARNING)
-        open_now = {problem.reason for problem in (*report.faults, *report.notes)}
-        for reason in [key for key in self._logged if isinstance(key, Reason) and key not in open_now]:
-            del self._logged[reason]
-            log.info("no longer so: %s", reason)
-        summary = document["status"]["summary"]
-        if report.plan is not None and self._changed("summary", summary):
-            level = logging.WARNING if summary["failed"] else logging.INFO
-            log.log(level, "%(bound)d of %(workers)d workers bound, %(failed)d failed, %(skipped)d skipped", summary)
-        self._log_workers(report)
-
-    def _log_workers(self, report: Report) -> None:
-        dry = report.spec.mode is Mode.DRY_RUN
-        withheld = {process.pid: outcome.written for process, outcome in self.last_act.outcomes.items()} if dry else {}
-        if dry and self._changed("dry run", withheld):
-            for pid, count in withheld.items():
-                log.info("dry run: %d threads of process %d would be moved", count, pid)
-        for process, outcome in self.last_act.outcomes.items():
-            if outcome.repaired and not dry:
-                log.info("repaired %d threads of process %d", outcome.repaired, process.pid)
-            counts = {role.value: count for role, of in outcome.threads.items() if (count := of.total)}
-            log.debug("process %d: %s, threads %s, %d written", process.pid, outcome.state, counts, outcome.written)
-        for process, count in self.last_act.released.items():
-            log.warning("process %d has no plan any more: %d threads given back to their cpuset", process.pid, count)
-        for process, count in self.last_act.undone.items():
-            log.info(
-                "process %d is not to be bound any more: %d threads given back to their cpuset", process.pid, count
-            )
-        for process, count in self.last_act.returned.items():
-            log.info("put %d threads of descendants of process %d back on main CPUs", count, process.pid)
-
-    def _once(self, key: str, problem: Problem, level: int) -> None:
-        if self._changed(key, problem):
-            log.log(level, "%s", problem)
-
-    def _changed(self, key: str, value: object) -> bool:
-        if self._logged.get(key) == value:
-            return False
-        self._logged[key] = value
-        return True
 
 
 def _status(document: Mapping[str, Any]) -> Mapping[str, Any]:

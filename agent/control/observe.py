@@ -6,6 +6,8 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +17,7 @@ from pathlib import Path
 from agent.control.attribution import Attributor, Expected
 from agent.control.settling import Settling
 from agent.model.cpuset import CpuSet
-from agent.model.node import Inventory, ProcessTable, Topology
+from agent.model.node import DeviceType, Inventory, ProcessTable, Topology
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import CgroupIdentity, Container, KubeletState, Pod, ProcessId, Worker
 from agent.node.cgroups import CgroupTree
@@ -71,6 +73,8 @@ class Observation:
     """What was seen in one look."""
 
     topology: Topology
+    inventory: Inventory = field(default_factory=lambda: Inventory((), DeviceType.UNKNOWN))
+    """The NPUs that it was looked at with."""
     workers: tuple[Worker, ...] = ()
     containers: tuple[Container, ...] = ()
     strangers: Mapping[int, tuple[Candidate, ...]] = field(default_factory=dict)
@@ -143,15 +147,22 @@ class Observer:
         """Pid -> pids of its children, as they are now."""
         return _children(self._stats([]).values())
 
+    def youngest(self) -> int:
+        """Start time of the youngest process, in clock ticks after boot; a time to come where that can't be read."""
+        with contextlib.suppress(Refused):
+            return max((stat.start_time for stat in self._stats([]).values()), default=0)
+        return sys.maxsize
+
     def members(self, keys: Collection[str]) -> dict[str, tuple[ProcessId, ...]]:
-        """Key of a container -> the processes that are in it now, ascending. Only those that can be looked at."""
+        """Key of a runtime's container -> the processes in it now, ascending, as far as they can be looked at. Another
+        cgroup, such as a user's session, has none: what else runs there did not come of the worker."""
         found: dict[str, list[ProcessId]] = {key: [] for key in keys}
         if not found:
             return {}
         for stat in self._stats([]).values():
             process = ProcessId(stat.pid, stat.start_time)
             identity = self._identity(process)
-            if identity is not None and identity.key in found:
+            if identity is not None and identity.runtime and identity.key in found:
                 found[identity.key].append(process)
         return {key: tuple(sorted(processes)) for key, processes in found.items()}
 
@@ -188,6 +199,8 @@ class Observer:
             for npu in candidate.attribution.npus:
                 strangers[npu] = (*strangers.get(npu, ()), candidate)
 
+        dismissed += [c for c in self._idle(stats, found, pods, notes) if self._chooses(c) is Choice.RELEASE]
+
         cpusets = self._cpusets(candidates, topology, notes)
         members = {c.identity.key: [c.process.pid] for c in candidates}
         seen = self._containers(candidates, cpusets, topology, notes)
@@ -204,6 +217,7 @@ class Observer:
             running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
         return Observation(
             topology=topology,
+            inventory=inventory,
             workers=tuple(
                 Worker(c.process, c.attribution.npus, c.identity.key, c.name, c.attribution.residual) for c in chosen
             ),
@@ -288,6 +302,14 @@ class Observer:
             container_name=container.name if container else "",
             attribution=attribution,
         )
+
+    def _idle(
+        self, stats: Mapping[int, ProcessStat], found: Collection[int], pods: Sequence[Pod], notes: list[Problem]
+    ) -> list[Candidate]:
+        """Bound workers that are on no NPU any more: they stay as they are unless their pods say otherwise."""
+        idle = [stat for p in sorted(self.bound) if p.pid not in found and (stat := stats.get(p.pid)) is not None]
+        candidates = [self._candidate(stat, Attribution(()), pods, notes) for stat in idle]
+        return [candidate for candidate in candidates if candidate.process in self.bound]
 
     def _cpusets(
         self, candidates: Sequence[Candidate], topology: Topology, notes: list[Problem]

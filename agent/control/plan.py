@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.control.journal import BoundWorker, Journal
+from agent.control.journal import Journal
 from agent.control.observe import Observation
 from agent.model.cpuset import EMPTY
 from agent.model.node import Inventory, Topology
@@ -70,7 +69,3 @@ class Planner:
             # The bases just taken give the same plan again: a look that finds nothing new plans nothing.
             self._last = Decision(replace(cutting, bases=plan.bases), plan, faults)
         return replace(self._last, faults=faults)
-
-    def bound(self, workers: Sequence[BoundWorker]) -> None:
-        """Takes note of who is bound, for the next start of the agent."""
-        self.journal = replace(self.journal, workers=tuple(sorted(workers, key=lambda w: w.process)))

@@ -13,7 +13,7 @@ from agent.control.conditions import Conditions
 from agent.control.observe import Candidate, Observation
 from agent.model.cpuset import CpuSet
 from agent.model.node import DeviceType
-from agent.model.outcome import WorkerOutcome
+from agent.model.outcome import IrqOutcome, MemoryOutcome, UvbOutcome, WorkerOutcome
 from agent.model.plan import NpuPlan, Plan, Roles, WorkerPlan
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
 from agent.model.spec import Mode, Role, Spec
@@ -36,8 +36,12 @@ class Report:
     plan: Plan | None = None
     seen: Observation | None = None
     outcomes: Mapping[ProcessId, WorkerOutcome] = field(default_factory=dict)
-    left_bound: int = 0
-    """Workers with bindings that have not been undone."""
+    irqs: Mapping[int, IrqOutcome] = field(default_factory=dict)
+    """By NPU, of those with a bound worker."""
+    memory: Mapping[ProcessId, MemoryOutcome] = field(default_factory=dict)
+    uvb: UvbOutcome | None = None
+    taken: str = ""
+    """What has not been given back to the host, as `Journal.taken` says it."""
     stuck: tuple[Problem, ...] = ()
     """Why those of them that should have been undone could not be."""
     faults: tuple[Problem, ...] = ()
@@ -87,7 +91,7 @@ def status(report: Report, *, previous: Mapping[str, Any] | None, now: str, gene
             for b in plan.bases
         ]
         if plan.device_type is DeviceType.ASCEND_950:
-            result["uvb"] = _uvb(plan)
+            result["uvb"] = _uvb(report, plan)
     states = [worker_state(report, entry) for entry in plan.workers] if plan else []
     result["summary"] = _summary(len(npus), [state for state, _ in states])
     result["npus"] = npus
@@ -176,6 +180,7 @@ def _npu(report: Report, npu: NpuPlan, workers: Sequence[WorkerPlan]) -> Object:
         roles=_roles(allotment.roles),
         state=state,
         **_because(problem),
+        **_irq(report, npu.id),
         workers=listed,
         workersOmitted=len(workers) - MAX_WORKERS if len(workers) > MAX_WORKERS else None,
     )
@@ -214,6 +219,7 @@ def _worker(report: Report, entry: WorkerPlan) -> Object:
         container=container,
         state=state,
         **_because(problem),
+        **_memory(report, worker.process),
         **own,
     )
 
@@ -225,9 +231,55 @@ def _used_by(strangers: Sequence[Candidate]) -> Problem:
     return Problem(Reason.NOT_OPTED_IN, f"in use by {owner}{more}, not to be bound")
 
 
-def _uvb(plan: Plan) -> Object:
-    state = "Skipped" if plan.uvb_problem else "Planned"
-    return _filled(cpus=str(plan.uvb), state=state, **_because(plan.uvb_problem))
+def _irq(report: Report, npu: int) -> dict[str, str]:
+    """Threads and interrupts fail apart from each other. In a dry run what is `Bound` is what would be."""
+    outcome = report.irqs.get(npu)
+    if outcome is None:
+        return {}
+    planned = report.spec.mode is Mode.DRY_RUN and outcome.state in ("Bound", "Partial")
+    return _filled(irq="Planned" if planned else outcome.state, **_because(outcome.problem, "irq"))
+
+
+def _memory(report: Report, process: ProcessId) -> dict[str, str]:
+    outcome = report.memory.get(process)
+    if outcome is None:
+        return {}
+    said = _because(outcome.problem, "memory")
+    figures = memory_figures(outcome)
+    message = "; ".join(part for part in (said.get("memoryMessage"), figures) if part)
+    return _filled(memory=outcome.state, **said | {"memoryMessage": printable(message, MAX_MESSAGE_BYTES)})
+
+
+def memory_figures(outcome: MemoryOutcome) -> str:
+    """How much was moved, left and skipped, for people; empty where nothing was tried."""
+    where = "" if outcome.node is None else f" to NUMA node {outcome.node}"
+    parts = [f"{_size(outcome.moved)} moved{where}"] if outcome.moved or outcome.state == "Moved" else []
+    parts += [f"{_size(outcome.left)} left"] if outcome.left else []
+    parts += [f"{_size(outcome.skipped)} skipped"] if outcome.skipped else []
+    return ", ".join(parts)
+
+
+def _size(count: int) -> str:
+    """In the largest binary unit of which there is one, with at most one decimal."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007 - the last one stands
+        if value < 1024:
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def _uvb(report: Report, plan: Plan) -> Object:
+    outcome = report.uvb
+    if outcome is None:
+        state, problem, threads = ("Skipped" if plan.uvb_problem else "Planned"), plan.uvb_problem, None
+    else:
+        dry = report.spec.mode is Mode.DRY_RUN and outcome.state in ("Bound", "Partial")
+        state, problem, threads = ("Planned" if dry else outcome.state), outcome.problem, outcome.threads
+    # No threads is a figure, too, and not an empty field.
+    return _filled(cpus=str(plan.uvb), state=state, **_because(problem)) | (
+        {} if threads is None else {"threads": threads}
+    )
 
 
 def _roles(roles: Roles | None) -> dict[str, str]:
@@ -241,10 +293,12 @@ def _own(roles: Roles, role: Role) -> CpuSet:
     return cpus
 
 
-def _because(problem: Problem | None) -> dict[str, str]:
+def _because(problem: Problem | None, of: str = "") -> dict[str, str]:
+    """`reason` and `message`, or those `of` a step, such as `irqReason`."""
     if problem is None:
         return {}
-    return _filled(reason=problem.reason.value, message=printable(problem.message, MAX_MESSAGE_BYTES))
+    reason, message = (f"{of}Reason", f"{of}Message") if of else ("reason", "message")
+    return _filled(**{reason: problem.reason.value, message: printable(problem.message, MAX_MESSAGE_BYTES)})
 
 
 def _ids(ids: Sequence[int]) -> str:

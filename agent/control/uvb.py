@@ -18,7 +18,7 @@ from agent.model.spec import Spec
 from agent.model.workload import ThreadId
 from agent.node.binding import DENIED, shown
 from agent.node.cgroups import CgroupTree
-from agent.node.host import EVERY_CPU, Host
+from agent.node.host import EVERY_CPU, ThreadHost
 from agent.node.uvb import SeenThread, UvbThreads
 
 SCAN_SECONDS = 30.0
@@ -78,7 +78,7 @@ class Uvb:
     def __init__(
         self,
         root: Path,
-        host: Host,
+        host: ThreadHost,
         cgroups: CgroupTree | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

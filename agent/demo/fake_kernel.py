@@ -15,15 +15,23 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 from agent.demo.fake_cgroups import FakeCgroups
+from agent.demo.fake_memory import FakeMapping, FakeMemory, FakeRegion
 from agent.demo.fake_proc import PF_KTHREAD, PF_NO_SETAFFINITY, PF_RANDOMIZE, FakeProc, FakeTask
+from agent.demo.fake_sysfs import set_irq
 from agent.model.cpuset import CpuSet
+from agent.model.workload import ProcessId
 from agent.node.host import check_write
+from agent.node.irq import check_irq_write
+from agent.node.irqbalance import Irqbalance
+from agent.node.pages import check_pages
 
 FIRST_PID = 4_100_000
 """Close to PID_MAX_LIMIT (4,194,304), where hardly any kernel ever gets: should a system call escape to a real one, it
@@ -37,18 +45,30 @@ class FakeKernel:
     """Processes, threads, masks and cpusets of a virtual node; an `agent.node.host.Host` over them."""
 
     def __init__(
-        self, root: Path, online: CpuSet, *, mems: str = "0", possible: int = 0, remembers_masks: bool = True
+        self,
+        root: Path,
+        online: CpuSet,
+        *,
+        mems: str = "0",
+        possible: int = 0,
+        remembers_masks: bool = True,
+        free: Mapping[int, int] | None = None,
     ) -> None:
         self.online = online
+        self.mems = mems
         self._possible = CpuSet.span(0, (possible or online.bits.bit_length()) - 1)
         self.remembers_masks = remembers_masks
         self.proc = FakeProc(root / "proc", len(self._possible), mems)
         self.cgroups = FakeCgroups(root / "sys/fs/cgroup", online, mems)
+        self.memory = FakeMemory(free or {})
         self.tasks: dict[int, FakeTask] = {}
         self.calls: Counter[str] = Counter()
         """System calls of the agent by name; what other programs do is not counted."""
         self.denied: set[int] = set()
-        """Threads that the agent has no right to move."""
+        """Threads that the agent has no right to move, and processes whose memory it has none to."""
+        self.irq_errors: dict[int, int] = {}
+        """Interrupt -> errno with which the kernel refuses to move it."""
+        self._root = root
         self._dirty: set[int] = set()
         self._next = FIRST_PID
         self._clock = 1000
@@ -71,7 +91,60 @@ class FakeKernel:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
             self._set_affinity(tid, cpus)
 
+    def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
+        """A write to ``/proc/irq/N/smp_affinity_list``, as a `Host` makes it."""
+        check_irq_write(irq, cpus)
+        with self._lock:
+            self.calls["smp_affinity_list"] += 1
+            number = 0 if cpus & self.online else errno.EINVAL
+            if not (self._root / "proc/irq" / str(irq)).is_dir():
+                number = errno.ENOENT
+            if number := self.irq_errors.get(irq, number):
+                raise OSError(number, os.strerror(number))
+            set_irq(self._root, irq, cpus, len(self._possible))
+
+    def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
+        """A list for irqbalance, as a `Host` sends it: through a real socket, to `agent.demo.fake_irqbalance`."""
+        with self._lock:
+            self.calls["ban irqs"] += 1
+        return Irqbalance(self._root, stand_in=os.getpid()).ban(balancer, keep, irqs)
+
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """move_pages(2) without nodes."""
+        check_pages(pid, addresses)
+        with self._lock:
+            self.calls["page_nodes"] += 1
+            self._allowed_to_look(pid)
+            return self.memory.page_nodes(pid, addresses)
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """move_pages(2) with MPOL_MF_MOVE."""
+        check_pages(pid, addresses)
+        with self._lock:
+            self.calls["move_pages"] += 1
+            task = self._allowed_to_look(pid)
+            if node not in CpuSet.parse(task.mems or self.mems):
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+            return self.memory.move_pages(pid, addresses, node)
+
     # What other programs do
+
+    def map_memory(self, pid: int, region: FakeRegion, **mapping: Any) -> FakeMapping:
+        """mmap(2), by a process that then touches the pages; see `FakeMemory.map`."""
+        with self._lock:
+            task = self._task(pid)
+            mapped = self.memory.map(pid, region, **mapping)
+            task.resident = self.memory.resident(pid)
+            self.proc.set_maps(pid, self.memory.maps(pid))
+            self.proc.write_status(task)
+            return mapped
+
+    def set_mems(self, pid: int, mems: str) -> None:
+        """Somebody writes ``cpuset.mems`` of a process's cgroup."""
+        with self._lock:
+            task = self._task(pid)
+            task.mems = mems
+            self.proc.write_status(task)
 
     def set_by_other(self, tid: int, cpus: CpuSet) -> None:
         """sched_setaffinity(2), called by somebody else: ``taskset``, OpenMP, an in-process binder."""
@@ -140,6 +213,7 @@ class FakeKernel:
                 self._dirty.discard(gone)
             if task.is_leader:
                 self.cgroups.detach(tid, task.cgroup)
+                self.memory.end(tid)
             else:
                 self.tasks[task.tgid].threads.remove(tid)
                 self._dirty.add(task.tgid)
@@ -203,6 +277,12 @@ class FakeKernel:
         task = self.tasks.get(tid)
         if task is None:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return task
+
+    def _allowed_to_look(self, pid: int) -> FakeTask:
+        task = self._task(pid)
+        if pid in self.denied:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return task
 
     def _set_affinity(self, tid: int, cpus: CpuSet) -> None:

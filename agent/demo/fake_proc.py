@@ -32,6 +32,10 @@ class FakeTask:
     cgroup: str
     asked: CpuSet | None = None
     """``user_cpus_ptr``: the mask that somebody asked for (Linux 6.2 and later)."""
+    mems: str = ""
+    """The NUMA nodes of its cpuset, where these are not all that have memory."""
+    resident: int = 0
+    """Bytes of RssAnon."""
     uid: int = 0
     threads: list[int] = field(default_factory=list)
     """Of a thread group leader: its tids, its own first."""
@@ -48,7 +52,6 @@ class FakeProc:
         self.folder = folder
         self._cpus = cpus
         self._mems = mems
-        self._mems_mask = CpuSet.parse(mems).mask(64)
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, task: FakeTask, fds: Iterable[tuple[int, int, int]] = ()) -> None:
@@ -80,6 +83,9 @@ class FakeProc:
         text = "".join(f"{fd} {major}:{minor}\n" for fd, major, minor in fds)
         put(self.folder / str(pid) / "fd", text)
 
+    def set_maps(self, pid: int, maps: str) -> None:
+        put(self.folder / str(pid) / "maps", maps)
+
     def write_names(self, task: FakeTask) -> None:
         """comm and stat, which change with the name."""
         state = "S" if task.tid != 1 else "R"
@@ -92,15 +98,17 @@ class FakeProc:
             put(f"{folder}/stat", stat)
 
     def write_status(self, task: FakeTask) -> None:
+        mems = task.mems or self._mems
         uid = f"{task.uid}\t" * 3 + str(task.uid)
         text = (
             f"Name:\t{_escaped(task.comm)}\nUmask:\t0022\n"
             f"State:\tS (sleeping)\nTgid:\t{task.tgid}\nNgid:\t0\nPid:\t{task.tid}\n"
             f"PPid:\t{task.ppid}\nTracerPid:\t0\nUid:\t{uid}\nGid:\t0\t0\t0\t0\nFDSize:\t256\nGroups:\t \n"
             f"NStgid:\t{task.tgid}\nNSpid:\t{task.tid}\nNSpgid:\t{task.tgid}\nNSsid:\t{task.tgid}\n"
+            f"VmRSS:\t{(task.resident >> 10) + 1532:>8} kB\nRssAnon:\t{task.resident >> 10:>8} kB\n"
             f"Threads:\t{max(len(task.threads), 1)}\nSigQ:\t0/96364\nSeccomp:\t0\n"
             f"Cpus_allowed:\t{_mask(task.mask, self._cpus)}\nCpus_allowed_list:\t{task.mask}\n"
-            f"Mems_allowed:\t{self._mems_mask}\nMems_allowed_list:\t{self._mems}\n"
+            f"Mems_allowed:\t{_mask(CpuSet.parse(mems), 64)}\nMems_allowed_list:\t{mems}\n"
             "voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n"
         )
         for folder in self._folders(task):

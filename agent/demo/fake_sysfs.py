@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.demo.fake_files import make, put
 from agent.model.cpuset import CpuSet
 from agent.model.node import Npu, NumaNode
+
+DRIVER = "drv_pcie_host"
+"""The kernel module that drives the PCI functions."""
 
 CQ_IRQS = 16
 """Completion interrupts of an NPU; the driver asks for one submission and one mailbox interrupt besides."""
@@ -42,8 +46,10 @@ def write_cpus(folder: Path, online: CpuSet, possible: CpuSet, isolated: CpuSet,
                 shutil.rmtree(topology)
 
 
-def write_nodes(folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memory_kb: int) -> None:
-    """``/sys/devices/system/node``, with half of the memory free."""
+def write_nodes(
+    folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memory_kb: int, free: Mapping[int, int]
+) -> None:
+    """``/sys/devices/system/node``; `free` has bytes by node, for those that have memory."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = CpuSet(node.id for node in nodes)
     for name, listed in (
@@ -58,34 +64,43 @@ def write_nodes(folder: Path, nodes: tuple[NumaNode, ...], online: CpuSet, memor
         own = folder / f"node{node.id}"
         own.mkdir(exist_ok=True)
         total = memory_kb if node.has_memory else 0
-        lines = (("MemTotal", total), ("MemFree", total // 2), ("MemUsed", total - total // 2))
+        unused = free.get(node.id, 0) >> 10
+        lines = (("MemTotal", total), ("MemFree", unused), ("MemUsed", total - unused))
         put(own / "cpulist", f"{node.cpus & online}\n")
         put(own / "meminfo", "".join(f"Node {node.id} {f'{name}:':<15}{value:>8} kB\n" for name, value in lines))
 
 
-def npu_irqs(npus: tuple[Npu, ...], spacing: int = 256) -> list[FakeIrq]:
+def npu_irqs(npus: tuple[Npu, ...], spacing: int = 256, first: int = 2752) -> list[FakeIrq]:
     """The interrupts of all NPUs. Each device owns a run of 256 vectors of which the driver uses the first few."""
     found = []
     for k, npu in enumerate(npus):
-        first = 2752 + k * spacing
+        start = first + k * spacing
         actions = [f"trs-mbox-{npu.device_number}-0", "sq_send_trigger_irq", *["cq_update_irq"] * CQ_IRQS]
-        found += [FakeIrq(first + i, npu.id, action) for i, action in enumerate(actions)]
+        found += [FakeIrq(start + i, npu.id, action) for i, action in enumerate(actions)]
     return found
 
 
 def write_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: CpuSet) -> None:
     """The PCI functions with their ``msi_irqs``, ``/proc/irq``, ``/sys/kernel/irq`` and ``/proc/interrupts``."""
+    module = root / "sys/module" / DRIVER
+    module.mkdir(parents=True)
     for npu in npus:
         device = root / "sys/bus/pci/devices" / npu.bus_id
         (device / "msi_irqs").mkdir(parents=True)
+        (device / "driver").mkdir()
+        (device / "driver/module").symlink_to("../../../../../module/" + DRIVER)
         for name, value in (("vendor", "0x19e5"), ("class", "0x120000"), ("device", "0xd802")):
             put(device / name, f"{value}\n")
-        for irq in irqs:
-            if irq.npu == npu.id:
-                put(device / "msi_irqs" / str(irq.number), "msix\n")
+    for folder in ("proc/irq", "sys/kernel/irq"):
+        (root / folder).mkdir(parents=True)
+    add_irqs(root, npus, irqs, online)
+    list_irqs(root, irqs, online)
+
+
+def add_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: CpuSet) -> None:
+    """The driver asks for interrupts, and gets them with the mask that interrupts have by default."""
     masks, names = root / "proc/irq", root / "sys/kernel/irq"
-    for folder in (masks, names):
-        folder.mkdir(parents=True)
+    addresses = {npu.id: npu.bus_id for npu in npus}
     mask, listed, first = online.mask(online.bits.bit_length()), str(online), online.first
     for irq in irqs:
         own = f"{masks}/{irq.number}"
@@ -94,6 +109,20 @@ def write_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq], online: C
         put(f"{own}/smp_affinity_list", f"{listed}\n")
         put(f"{own}/effective_affinity_list", f"{first}\n")
         put(f"{names}/{irq.number}/actions", f"{irq.action}\n")
+        put(root / "sys/bus/pci/devices" / addresses[irq.npu] / "msi_irqs" / str(irq.number), "msix\n")
+
+
+def remove_irqs(root: Path, npus: tuple[Npu, ...], irqs: list[FakeIrq]) -> None:
+    """The driver gives interrupts back, as it does when an NPU is reset."""
+    addresses = {npu.id: npu.bus_id for npu in npus}
+    for irq in irqs:
+        (root / "sys/bus/pci/devices" / addresses[irq.npu] / "msi_irqs" / str(irq.number)).unlink()
+        shutil.rmtree(root / "proc/irq" / str(irq.number))
+        shutil.rmtree(root / "sys/kernel/irq" / str(irq.number))
+
+
+def list_irqs(root: Path, irqs: list[FakeIrq], online: CpuSet) -> None:
+    """``/proc/interrupts``."""
     head = "     " + "".join(f"{f'CPU{cpu}':>11}" for cpu in online)
     counts = f"{0:>11}" * len(online)
     rows = (

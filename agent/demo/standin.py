@@ -47,6 +47,20 @@ class StandIn:
         pids: list[int] = self._ask(do="fork", tid=tid, depth=depth)["pids"]
         return pids
 
+    def map(self, kind: str, mib: int, path: Path | None = None) -> int:
+        """Maps memory and touches all of it; returns its address. For the kinds see the program."""
+        file = {} if path is None else {"path": str(path)}
+        address: int = self._ask(do="map", kind=kind, mib=mib, **file)["address"]
+        return address
+
+    def pace(self, address: int) -> None:
+        """Starts a thread that touches what was mapped there, page after page."""
+        self._ask(do="pace", address=address)
+
+    def pace_end(self) -> dict[str, float]:
+        """Ends that: how often it touched a page (`touches`), and the longest time between two (`longest_ms`)."""
+        return self._ask(do="pace_end")
+
     def kill(self, *, reap: bool = True) -> None:
         """SIGKILL. Without `reap` a zombie stays behind until the context ends."""
         self._process.kill()

@@ -15,6 +15,13 @@ Then it reads commands, one JSON object a line, and answers each with one line o
 ``{"do": "fork", "tid": 4712, "depth": 2}``
     forks a child from that thread, which forks one in turn, down to `depth`; answers ``{"pids": [...]}``, eldest first.
     Children live as long as the worker does
+``{"do": "map", "kind": "private", "mib": 64}``
+    maps memory and touches every page of it: ``private`` or ``shared`` anonymous memory, or, with ``"path": FILE``,
+    ``shared-file`` (written) or ``private-file`` (read only); answers ``{"address": 281470681743360}``
+``{"do": "pace", "address": 281470681743360}``
+    starts a thread that touches such memory, page after page, until
+``{"do": "pace_end"}``
+    which answers ``{"touches": 41234, "longest_ms": 1.7}``: the longest time between two touches
 ``{"do": "quit"}``
     as does the end of the input
 
@@ -26,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import sys
 import threading
@@ -83,6 +91,8 @@ class _Worker:
         self.threads: dict[int, _Thread] = {}
         # Nobody writes to this pipe: a child that reads it learns that the worker ended, however it did.
         self._alive, self._held = os.pipe()
+        self._maps: dict[int, mmap.mmap] = {}
+        self._pace: _Pace | None = None
 
     def do(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["do"]:
@@ -98,6 +108,16 @@ class _Worker:
             case "fork":
                 depth = command.get("depth", 1)
                 return {"pids": self.threads[command["tid"]].call(lambda: self._fork(depth))}
+            case "map":
+                address, memory = _map(command["kind"], command["mib"] << 20, command.get("path"))
+                self._maps[address] = memory
+                return {"address": address}
+            case "pace":
+                self._pace = _Pace(self._maps[command["address"]])
+                return {}
+            case "pace_end":
+                assert self._pace is not None
+                return self._pace.end()
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 
@@ -122,6 +142,52 @@ class _Worker:
         os.close(tell)
         with open(told, "rb") as pids:
             return [int(pid) for pid in pids.read().split()]
+
+
+class _Pace:
+    """A thread that touches memory without pause and notices when it has to wait."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._touches, self._longest = 0, 0
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> dict[str, Any]:
+        self._ends.set()
+        self._thread.join()
+        return {"touches": self._touches, "longest_ms": round(self._longest / 1e6, 1)}
+
+    def _run(self) -> None:
+        _rename(threading.get_native_id(), b"pace")
+        last = time.monotonic_ns()
+        while not self._ends.is_set():
+            for offset in range(0, len(self._memory), mmap.PAGESIZE):
+                self._memory[offset] = 1
+                now = time.monotonic_ns()
+                self._longest = max(self._longest, now - last)
+                last = now
+                self._touches += 1
+
+
+def _map(kind: str, size: int, path: str | None) -> tuple[int, mmap.mmap]:
+    """New memory with every page of it present: its address, and what holds it."""
+    import ctypes  # noqa: PLC0415 - the one thing that knows addresses; most workers need none
+
+    private = kind in ("private", "private-file")
+    flags = (mmap.MAP_PRIVATE if private else mmap.MAP_SHARED) | (0 if path else mmap.MAP_ANONYMOUS)
+    file = os.open(path, os.O_RDWR) if path else -1
+    memory = mmap.mmap(file, size, flags=flags)
+    if path:
+        os.close(file)
+    step = 1 << 20
+    for start in range(0, size, step):
+        if kind == "private-file":
+            _ = memory[start : start + step]  # a write would make them pages of this process
+        else:
+            memory[start : start + step] = b"\1" * step
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory)), memory
 
 
 def main() -> None:

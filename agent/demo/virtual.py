@@ -20,7 +20,17 @@ from agent.demo.fake_files import put
 from agent.demo.fake_kernel import PF_KTHREAD, PF_NO_SETAFFINITY, FakeKernel
 from agent.demo.fake_kubelet import FakeKubelet
 from agent.demo.fake_npu_smi import NpuSmiStandIn
-from agent.demo.fake_sysfs import FakeIrq, npu_irqs, set_irq, write_cpus, write_irqs, write_nodes
+from agent.demo.fake_sysfs import (
+    FakeIrq,
+    add_irqs,
+    list_irqs,
+    npu_irqs,
+    remove_irqs,
+    set_irq,
+    write_cpus,
+    write_irqs,
+    write_nodes,
+)
 from agent.demo.profiles import PROFILES, Profile
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Inventory, Npu, ProcessRow, Topology
@@ -29,7 +39,7 @@ DAVINCI_MAJOR = 236
 """The driver's device number is dynamic; this is one that hosts have."""
 
 MEMORY_KB = 128 << 20
-"""Memory of each NUMA node."""
+"""Memory of each NUMA node, half of which is free."""
 
 UVB_THREAD = "uvb_poll_window_thread"
 
@@ -59,6 +69,7 @@ class VirtualNode:
             mems=mems,
             possible=topology.possible.bits.bit_length(),
             remembers_masks=remembers_masks,
+            free={node.id: MEMORY_KB << 9 for node in topology.nodes if node.has_memory},
         )
         self._write_system()
         self._start_system()
@@ -98,6 +109,11 @@ class VirtualNode:
         self.kernel.set_online(self.profile.topology.online - cpus)
         self._write_cpus()
 
+    def set_free_memory(self, node: int, size: int) -> None:
+        """So many bytes of a NUMA node are free; half of it at first."""
+        self.kernel.memory.free[node] = size
+        self._write_nodes()
+
     def hold(self, pid: int, npus: list[tuple[int, int | None]], name: str) -> None:
         """A process opens NPUs and holds contexts of so many MiB on them; without a size it has only opened them."""
         opened = [(20 + k, DAVINCI_MAJOR, self.npu(npu).device_number) for k, (npu, _) in enumerate(npus)]
@@ -114,15 +130,26 @@ class VirtualNode:
         """The kernel's side of a write to ``/proc/irq/N/smp_affinity_list``."""
         set_irq(self.root, irq, cpus, self.profile.topology.online.bits.bit_length())
 
+    def reset_npu(self, npu_id: int, first: int) -> None:
+        """The driver gives the NPU's interrupts back and asks for new ones, which get the numbers from `first` on."""
+        npu = (self.npu(npu_id),)
+        remove_irqs(self.root, npu, [irq for irq in self.irqs if irq.npu == npu_id])
+        fresh = npu_irqs(npu, first=first)
+        add_irqs(self.root, npu, fresh, self.kernel.online)
+        self.irqs = [*(irq for irq in self.irqs if irq.npu != npu_id), *fresh]
+        list_irqs(self.root, self.irqs, self.kernel.online)
+
+    def irqs_of(self, npu_id: int, action: str = "") -> list[int]:
+        """The numbers of an NPU's interrupts, ascending; those of one name alone where it is given."""
+        return sorted(irq.number for irq in self.irqs if irq.npu == npu_id and action in ("", irq.action))
+
     def pod_objects(self) -> list[dict[str, Any]]:
         """The pods as the API server has them."""
         return [pod.manifest(self.name) for pod in self.kubelet.pods]
 
     def _write_system(self) -> None:
         self._write_cpus()
-        write_nodes(
-            self.root / "sys/devices/system/node", self.profile.topology.nodes, self.profile.topology.online, MEMORY_KB
-        )
+        self._write_nodes()
         kernel = self.root / "proc/sys/kernel"
         (kernel / "random").mkdir(parents=True)
         seed = hashlib.sha256(f"{self.root}/{self.name}".encode()).digest()
@@ -135,8 +162,12 @@ class VirtualNode:
         topology = self.profile.topology
         folder = self.root / "sys/devices/system/cpu"
         write_cpus(folder, self.kernel.online, topology.possible, self.isolated, topology.cores)
-        if (nodes := self.root / "sys/devices/system/node").is_dir():
-            write_nodes(nodes, topology.nodes, self.kernel.online, MEMORY_KB)
+        if (self.root / "sys/devices/system/node").is_dir():
+            self._write_nodes()
+
+    def _write_nodes(self) -> None:
+        folder = self.root / "sys/devices/system/node"
+        write_nodes(folder, self.profile.topology.nodes, self.kernel.online, MEMORY_KB, self.kernel.memory.free)
 
     def _write_devices(self) -> None:
         """``/dev/davinciN`` in the one-file form of a snapshot."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from agent.demo.fake_kernel import FakeTask
 from agent.demo.fake_kubelet import VirtualPod
+from agent.demo.fake_memory import FakeMapping, pages
 from agent.demo.virtual import VirtualNode
 from agent.model.cpuset import CpuSet
 from agent.model.workload import ProcessId
@@ -47,12 +49,14 @@ class Worker:
         memory_mib: int | None = None,
         listed: bool = True,
         residual: Sequence[int] = (),
+        heap: int = 4 << 20,
     ) -> Worker:
         """A worker begins: its threads but those for ACL and release, its context on the NPU.
 
         Without a pod it runs in a user's session. It holds most of the NPU's memory unless told how much; where it is
         not `listed`, it has opened the NPU and npu-smi does not show it. On the NPUs of `residual` it keeps small
-        contexts.
+        contexts. Its heap, of so many bytes, is on the first NUMA node that has memory, as that of a worker is whose
+        loader ran there.
         """
         if pod is None:
             cgroup = "/user.slice/user-1000.slice"
@@ -63,6 +67,8 @@ class Worker:
         worker = cls(node, npu, pod, leader)
         for k in range(threads - 1):
             node.kernel.start_thread(leader.tid, _THREADS[k] if k < len(_THREADS) else comm)
+        if heap:
+            worker.allocate(heap, min(node.kernel.memory.free), name="[heap]")
         own = node.profile.memory_mib * 17 // 20 if memory_mib is None else memory_mib
         contexts = [(npu, own), *((other, RESIDUAL_MIB) for other in residual if other != npu)]
         node.hold(leader.tid, [(other, size if listed else None) for other, size in contexts], leader.comm)
@@ -94,6 +100,11 @@ class Worker:
             maker = kernel.tasks[creator]
             child.mask, child.asked = maker.mask, maker.asked
         return child
+
+    def allocate(self, size: int, *nodes: int, **mapping: Any) -> FakeMapping:
+        """Memory of so many bytes, touched, its pages on these NUMA nodes in turn; private unless `mapping` says
+        otherwise (`FakeMemory.map`)."""
+        return self.node.kernel.map_memory(self.pid, pages(size, *nodes), **mapping)
 
     def drift(self, cpus: CpuSet, count: int) -> list[int]:
         """Somebody's ``taskset`` moves the first `count` threads; returns those it moved."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from agent.control.act import Actor
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Observer
+from agent.control.steps import HostSteps
 from agent.kube.access import Access
 from agent.kube.api import GROUP, PLURAL, VERSION, Api
 from agent.kube.plan import PlanResource
@@ -94,6 +95,7 @@ class ClusterAgent:
                 observer=observer,
                 npu_smi=ties.npu_smi,
                 actor=Actor(root / "proc", ties.host),
+                steps=HostSteps(root, ties.host, observer.cgroups, npu_smi=ties.npu_smi, clock=ties.clock),
                 defaults=defaults,
                 state=self.plan,
                 problems=self._problems,

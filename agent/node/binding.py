@@ -14,7 +14,7 @@ from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.spec import THREAD_RULES, Role, ThreadRule
 from agent.model.workload import ProcessId
-from agent.node.host import Host
+from agent.node.host import ThreadHost
 from agent.node.taskdir import PF_NO_SETAFFINITY, TaskDir
 
 COMM_BYTES: Final = 15
@@ -109,7 +109,7 @@ class Binding:
 
     def __init__(
         self,
-        host: Host,
+        host: ThreadHost,
         tasks: TaskDir,
         targets: Targets,
         online: CpuSet,

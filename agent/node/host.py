@@ -5,11 +5,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from agent.model.cpuset import MAX_CPUS, CpuSet
+from agent.model.workload import ProcessId
+from agent.node.irq import check_irq_write, write_affinity
+from agent.node.irqbalance import Irqbalance
+from agent.node.pages import PageCalls, check_pages
 
 EVERY_CPU: Final = CpuSet.span(0, MAX_CPUS - 1)
 """All ones. The kernel ignores CPUs that the machine doesn't have, so that this mask means: whatever the cpuset gives,
@@ -22,7 +28,7 @@ _LONG_BYTES: Final = 8
 _REMEMBERED: Final = 1024
 
 
-class Host(Protocol):
+class ThreadHost(Protocol):
     """What the agent does to the threads of a host.
 
     Every call raises plain OSError with the kernel's errno: ESRCH when the thread is gone; EINVAL when it can't be
@@ -44,8 +50,39 @@ class Host(Protocol):
         ...
 
 
+class Host(ThreadHost, Protocol):
+    """All that the agent does to a host. Errors are plain OSError; calls may come from several Python threads."""
+
+    def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
+        """Says which CPUs an interrupt may go to, as `agent.node.irq.write_affinity`."""
+        ...
+
+    def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
+        """Replaces the list of interrupts that irqbalance leaves alone, as `agent.node.irqbalance.Irqbalance.ban`, and
+        returns the list that it has then."""
+        ...
+
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """For each page of a process the NUMA node that it is on, or -errno: ENOENT, also EFAULT, where none is there.
+
+        `addresses` as `agent.node.pages.page_addresses` makes them. move_pages(2) without nodes, which changes nothing.
+        EPERM without the right to look into the process (CAP_SYS_PTRACE), EINVAL when it has no memory any more,
+        ENOSYS where there is no such call. ValueError for a pid below 1.
+        """
+        ...
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """Moves pages that no other process maps to a NUMA node (move_pages(2) with MPOL_MF_MOVE).
+
+        For each page the node that it is on now, -errno, or `agent.node.pages.UNTRIED`: the kernel stops where pages
+        could not be moved. Errors as of `page_nodes`, and ENODEV when the node has no memory, EACCES when the cpuset of
+        the process does not allow it, ENOMEM when it is full.
+        """
+        ...
+
+
 class LinuxHost:
-    """The running kernel, in the PID namespace of this process.
+    """The running kernel, in the PID namespace of this process. Interrupts and irqbalance are found below `root`.
 
     `mask_bytes` is the size of the masks handed to the kernel, a multiple of 8; by default the smallest that the
     kernel accepts. Up to 64 CPUs the functions of `os` are the fastest way. Beyond that they are not: they try a mask
@@ -53,7 +90,8 @@ class LinuxHost:
     calls of libc are used, whose cost does not depend on the number of CPUs.
     """
 
-    def __init__(self, mask_bytes: int | None = None) -> None:
+    def __init__(self, mask_bytes: int | None = None, *, root: Path = Path("/")) -> None:
+        self._root = root
         # PyDLL keeps the GIL as os.sched_setaffinity does: to give it up would cost more than these calls take.
         libc = ctypes.PyDLL(None, use_errno=True)
         self._get = libc.sched_getaffinity
@@ -67,6 +105,7 @@ class LinuxHost:
         self._by_bits: dict[int, CpuSet] = {}
         self._masks: dict[int, bytes] = {}
         self._lists: dict[int, tuple[int, ...]] = {}
+        self._pages = PageCalls()
 
     def get_affinity(self, tid: int) -> CpuSet:
         """As in `Host`."""
@@ -95,6 +134,22 @@ class LinuxHost:
             cpu_list = self._lists.get(bits) or _remember(self._lists, bits, tuple(CpuSet.from_bits(bits)))
             os.sched_setaffinity(tid, cpu_list)
 
+    def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
+        """As in `Host`."""
+        write_affinity(self._root, irq, cpus)
+
+    def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
+        """As in `Host`."""
+        return Irqbalance(self._root).ban(balancer, keep, irqs)
+
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """As in `Host`."""
+        return self._pages.nodes(pid, addresses)
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """As in `Host`."""
+        return self._pages.move(pid, addresses, node)
+
 
 @dataclass(frozen=True, slots=True)
 class Write:
@@ -104,13 +159,40 @@ class Write:
     cpus: CpuSet
 
 
+@dataclass(frozen=True, slots=True)
+class IrqWrite:
+    """A mask that a dry run would have given to an interrupt."""
+
+    irq: int
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class BanWrite:
+    """A list that a dry run would have given to irqbalance."""
+
+    balancer: ProcessId
+    irqs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Pages of a process that a dry run would have moved."""
+
+    pid: int
+    pages: int
+    node: int
+
+
 class DryRunHost:
     """Reads through to another host and records every write instead of making it."""
 
     def __init__(self, inner: Host) -> None:
         self._inner = inner
         self.writes: list[Write] = []
-        """In the order in which they were asked for. Whoever looks at them empties it."""
+        """Of threads' masks, in the order in which they were asked for. Whoever looks at them empties it."""
+        self.others: list[IrqWrite | BanWrite | Move] = []
+        """All else, likewise."""
 
     def get_affinity(self, tid: int) -> CpuSet:
         """As in `Host`."""
@@ -120,6 +202,27 @@ class DryRunHost:
         """Records the write. Whether the kernel would have refused it is not known: only ValueError is raised."""
         check_write(tid, cpus)
         self.writes.append(Write(tid, cpus))
+
+    def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
+        """Records the write, as `set_affinity` does."""
+        check_irq_write(irq, cpus)
+        self.others.append(IrqWrite(irq, cpus))
+
+    def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
+        """Records the list, and answers as if irqbalance had room for all of it."""
+        listed = tuple(dict.fromkeys((*sorted(keep), *irqs)))
+        self.others.append(BanWrite(balancer, listed))
+        return frozenset(listed)
+
+    def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
+        """As in `Host`."""
+        return self._inner.page_nodes(pid, addresses)
+
+    def move_pages(self, pid: int, addresses: array[int], node: int) -> array[int]:
+        """Records the move; every page is where it was."""
+        check_pages(pid, addresses)
+        self.others.append(Move(pid, len(addresses), node))
+        return self._inner.page_nodes(pid, addresses)
 
 
 def check_write(tid: int, cpus: CpuSet) -> None:

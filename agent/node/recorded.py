@@ -12,7 +12,7 @@ from agent.node.files import read_text
 
 
 class ProcStatusHost:
-    """A `Host` that reads masks of one process from ``Cpus_allowed_list`` and writes nothing."""
+    """A `ThreadHost` that reads masks of one process from ``Cpus_allowed_list`` and writes nothing."""
 
     def __init__(self, proc_root: Path, pid: int) -> None:
         self._pid = pid

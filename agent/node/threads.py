@@ -12,20 +12,25 @@ Facts of Linux that this relies on:
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import Misplaced, Moved, WorkerOutcome
 from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Role, ThreadRule
-from agent.model.workload import ProcessId
+from agent.model.workload import ProcessId, ThreadId
 from agent.node.binding import DENIED, Binding, Targets, gone
-from agent.node.host import EVERY_CPU, Host
+from agent.node.host import EVERY_CPU, ThreadHost
 from agent.node.taskdir import TaskDir
+
+_NOTHING: Mapping[ThreadId, CpuSet] = MappingProxyType({})
 
 
 class ThreadBinder:
@@ -36,7 +41,7 @@ class ThreadBinder:
     online CPUs. An instance serves one Python thread at a time.
     """
 
-    def __init__(self, proc_root: Path, host: Host) -> None:
+    def __init__(self, proc_root: Path, host: ThreadHost) -> None:
         self._proc = os.fspath(proc_root)
         self._host = host
         self._known: dict[ProcessId, tuple[Roles, dict[str, Role]]] = {}
@@ -100,11 +105,32 @@ class ThreadBinder:
             targets = Targets(roles, cpuset, online, rules)
             return Binding(self._host, tasks, targets, online, known={}, fixed={}).look()
 
-    def release(self, process: ProcessId, *, pool: CpuSet, online: CpuSet) -> Moved:
+    def masks(self, process: ProcessId, *, cpuset: CpuSet, online: CpuSet) -> dict[ThreadId, CpuSet]:
+        """The threads whose mask ∩ `online` is a part, not all, of `cpuset` ∩ `online`, with that mask: what would be
+        lost when they are bound. Empty when the process ended; Refused when its threads can't be read."""
+        whole = cpuset & online
+        found: dict[ThreadId, CpuSet] = {}
+        tasks = TaskDir.of(self._proc, process)
+        if tasks is None:
+            return found
+        with tasks:
+            for name in tasks.names():
+                try:
+                    mask = self._host.get_affinity(int(name)) & online
+                except OSError:
+                    continue  # it ended; one whose mask nobody may read can't be moved either
+                if mask and mask < whole and (stat := tasks.stat(name)) is not None:
+                    found[ThreadId(int(name), stat.start_time)] = mask
+        return found
+
+    def release(
+        self, process: ProcessId, *, pool: CpuSet, online: CpuSet, masks: Mapping[ThreadId, CpuSet] = _NOTHING
+    ) -> Moved:
         """Gives every thread whose mask ∩ `online` lies within `pool` the mask of all ones; others keep theirs.
 
         All ones, so that the thread has what its cpuset gives from now on. The cpuset's present value would stick:
-        since Linux 6.2 the kernel remembers what a thread was told. Raises nothing; of a process that ended nothing is
+        since Linux 6.2 the kernel remembers what a thread was told. Threads in `masks` get the mask that they have
+        there, unless nothing of it is in their cpuset any more. Raises nothing; of a process that ended nothing is
         moved.
         """
         self._forget(process)
@@ -113,9 +139,45 @@ class ThreadBinder:
             if tasks is None:
                 return Moved()
             with tasks:
-                return self._move(tasks, pool, EVERY_CPU, online)
+                return self._move(tasks, pool, EVERY_CPU, online, masks=masks)
         except Refused as refused:
             return Moved(0, refused.problem)
+
+    def release_all(
+        self, processes: Iterable[ProcessId], *, pool: CpuSet, online: CpuSet, unless: Collection[CpuSet] = ()
+    ) -> Moved:
+        """`release` for processes that were never bound themselves. Threads whose mask lies within one of `unless` are
+        left alone. Raises nothing."""
+        moved, problem = 0, None
+        for process in processes:
+            try:
+                tasks = TaskDir.of(self._proc, process)
+                if tasks is None:
+                    continue
+                with tasks:
+                    result = self._move(tasks, pool, EVERY_CPU, online, unless=unless)
+            except Refused as refused:
+                result = Moved(0, refused.problem)
+            moved += result.threads
+            problem = problem or result.problem
+        return Moved(moved, problem)
+
+    def inhabits(self, processes: Iterable[ProcessId], *, pool: CpuSet, online: CpuSet) -> bool:
+        """Whether any thread of these has a mask ∩ `online` within `pool`. Of what can't be read nothing is known: it
+        counts as one that has."""
+        for process in processes:
+            try:
+                tasks = TaskDir.of(self._proc, process)
+                if tasks is None:
+                    continue
+                with tasks:
+                    for name in tasks.names():
+                        with contextlib.suppress(OSError):
+                            if (mask := self._host.get_affinity(int(name)) & online) and mask <= pool:
+                                return True
+            except Refused:
+                return True
+        return False
 
     def return_descendants(
         self,
@@ -220,19 +282,33 @@ class ThreadBinder:
         tasks.close()
         return True
 
-    def _move(self, tasks: TaskDir, within: CpuSet, to: CpuSet, online: CpuSet) -> Moved:
-        """Gives the mask `to` to the threads whose mask ∩ online is a part, or all, of `within`."""
+    def _move(
+        self,
+        tasks: TaskDir,
+        within: CpuSet,
+        to: CpuSet,
+        online: CpuSet,
+        *,
+        masks: Mapping[ThreadId, CpuSet] = _NOTHING,
+        unless: Collection[CpuSet] = (),
+    ) -> Moved:
+        """Gives the mask `to` to the threads whose mask ∩ online is a part, or all, of `within`, and of none of
+        `unless`; to those in `masks` the one that they have there."""
         moved = 0
         problem: Problem | None = None
+        own = {thread.tid for thread in masks}
 
         def visit(name: str) -> bool:
             nonlocal moved, problem
             tid = int(name)
             try:
                 mask = self._host.get_affinity(tid) & online
-                if not mask or not mask <= within:
+                if not mask or not mask <= within or any(mask <= other for other in unless):
                     return False
-                self._host.set_affinity(tid, to)
+                before = _mask_of(tasks, name, masks) if tid in own else None
+                if before is not None and mask == before & online:
+                    return False
+                self._give(tid, before, to)
             except OSError as error:
                 # Otherwise it ended (ESRCH), or can't be moved or lives in another cpuset (EINVAL): not for us to move.
                 if error.errno in DENIED:
@@ -244,3 +320,21 @@ class ThreadBinder:
         if tasks.visit(visit, set()) == "changing":
             problem = problem or Problem(Reason.THREADS_CHANGING, f"process {tasks.pid} keeps making threads")
         return Moved(moved, problem)
+
+    def _give(self, tid: int, before: CpuSet | None, otherwise: CpuSet) -> None:
+        """Gives a thread the mask that it had, or the other one where it had none or its cpuset has nothing of it."""
+        if before:
+            try:
+                self._host.set_affinity(tid, before)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+            else:
+                return
+        self._host.set_affinity(tid, otherwise)
+
+
+def _mask_of(tasks: TaskDir, name: str, masks: Mapping[ThreadId, CpuSet]) -> CpuSet | None:
+    """What is known of a thread by its number and its start time: the number alone may be another thread's by now."""
+    stat = tasks.stat(name)
+    return None if stat is None else masks.get(ThreadId(int(name), stat.start_time))

@@ -118,15 +118,16 @@ def _row(entry: Mapping[str, Any]) -> _Row:
     row.workers = [_worker(worker, row.state) for worker in workers]
     if because := _because(entry):
         row.notes.append(because)
-    if (irq := word(entry.get("irq"), 20)) not in ("", "Bound"):
-        row.notes.append(f"interrupts: {irq}")
+    if (irq := word(entry.get("irq"), 20)) not in ("", "Bound", "Planned"):
+        row.notes.append(" ".join(part for part in ("interrupts:", irq, _because(entry, "irq")) if part))
     for worker in workers:
         because = _because(worker)
         if because and because not in row.notes:
             row.notes.append(because if len(workers) == 1 else f"{word(worker.get('pid'), 12)}: {because}")
         memory = word(worker.get("memory"), 20)
         if memory and memory != "Moved":
-            row.notes.append(f"memory of {word(worker.get('pid'), 12)}: {memory}")
+            whose = f"memory of {word(worker.get('pid'), 12)}:"
+            row.notes.append(" ".join(part for part in (whose, memory, _because(worker, "memory")) if part))
         if own := mapping(worker.get("roles")):
             listed = ", ".join(f"{role} {word(own.get(role))}" for role in _ROLES if own.get(role))
             row.notes.append(f"{word(worker.get('pid'), 12)} has CPUs of its own: {listed}")
@@ -143,8 +144,10 @@ def _worker(worker: Mapping[str, Any], npu_state: str) -> str:
     return " ".join(part for part in (word(worker.get("pid"), 12), title, other) if part)
 
 
-def _because(entry: Mapping[str, Any]) -> str:
-    reason, message = word(entry.get("reason"), 64), word(entry.get("message"), 256)
+def _because(entry: Mapping[str, Any], of: str = "") -> str:
+    """Reason and message of an entry, or those `of` a step of it."""
+    keys = (f"{of}Reason", f"{of}Message") if of else ("reason", "message")
+    reason, message = word(entry.get(keys[0]), 64), word(entry.get(keys[1]), 256)
     return f"{reason}: {message}" if reason and message else reason or message
 
 

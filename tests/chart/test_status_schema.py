@@ -19,7 +19,15 @@ from tests.control.rig import Rig
 
 PROFILES = ("a2", "a3", "atlas300i", "ascend950")
 
-LATER = {"status.npus[].irq", "status.npus[].workers[].memory", "status.uvb.threads"}
+LATER = {
+    "status.npus[].irq",
+    "status.npus[].irqReason",
+    "status.npus[].irqMessage",
+    "status.npus[].workers[].memory",
+    "status.npus[].workers[].memoryReason",
+    "status.npus[].workers[].memoryMessage",
+    "status.uvb.threads",
+}
 """Declared for what this version of the agent does not do yet (design section 7)."""
 
 Story = Callable[[Rig], None]

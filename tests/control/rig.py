@@ -13,6 +13,7 @@ from agent.control.happenings import Happening
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Chooser, Observer, everything
 from agent.control.statefile import StateFile
+from agent.control.steps import HostSteps
 from agent.control.store import PlanStore
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
@@ -52,6 +53,13 @@ class Rig:
                 observer=observer,
                 npu_smi=self.node.npu_smi,
                 actor=Actor(self.node.root / "proc", self.node.kernel),
+                steps=HostSteps(
+                    self.node.root,
+                    self.node.kernel,
+                    observer.cgroups,
+                    npu_smi=self.node.npu_smi,
+                    clock=lambda: self.now,
+                ),
                 defaults=self.parts.get("spec", Spec()),
                 state=state,
                 tell=self.told.extend,

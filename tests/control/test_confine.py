@@ -10,7 +10,8 @@ import pytest
 from agent.control.act import Actor
 from agent.control.confine import Confiner
 from agent.control.confinement import Confinement, ConfineOutcome, ConfineResult, off_limits, to_confine
-from agent.control.journal import ConfinedProcess, Journal, dump, parse
+from agent.control.journal import ConfinedProcess, Journal
+from agent.control.journal_file import dump, parse
 from agent.control.observe import Observation, Observer
 from agent.demo.fake_kernel import PF_NO_SETAFFINITY, FakeTask
 from agent.demo.fake_kubelet import OPT_IN

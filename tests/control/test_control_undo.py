@@ -250,7 +250,7 @@ def test_a_plan_is_not_restored_while_a_thread_cannot_be_given_back(rig: Rig) ->
         rig.sweep()
         restored = rig.condition("Restored")
         assert (restored["status"], restored["reason"]) == ("False", "PermissionDenied")
-        assert "1 workers are still bound" in restored["message"]
+        assert "not given back: 1 worker: " in restored["message"]
         assert (rig.condition("Ready")["status"], rig.condition("Ready")["reason"]) == ("False", "PermissionDenied")
     assert is_free(worker)
     assert is_free(other)

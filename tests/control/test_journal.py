@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from agent.control import journal as module
-from agent.control.journal import BoundWorker, Journal, dump, load, parse, save
+from agent.control import journal_file as module
+from agent.control.journal import BoundWorker, ConfinedProcess, IrqBans, Journal, TakenIrq, UvbThread
+from agent.control.journal_file import dump, load, parse, save
 from agent.model.cpuset import CpuSet
 from agent.model.node import Npu
+from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
-from agent.model.reason import Reason, Refused
-from agent.model.workload import ProcessId
+from agent.model.reason import Problem, Reason, Refused
+from agent.model.workload import ProcessId, ThreadId
 from agent.planning.universe import Universe
 
 JOURNAL = Journal(
@@ -32,8 +36,24 @@ JOURNAL = Journal(
             ProcessId(4711, 99),
             CpuSet.parse("0-39"),
             Roles(CpuSet.parse("2-37"), CpuSet.parse("0-1"), CpuSet.parse("38"), CpuSet.parse("39")),
+            container="c0ffee",
+            complete=False,
+            left=CpuSet.parse("40-41"),
+            masks={ThreadId(4712, 100): CpuSet.parse("7"), ThreadId(4713, 101): CpuSet.parse("0-3,9")},
+            memory=MemoryOutcome("Partial", Problem(Reason.BUDGET_SPENT, "10 s"), node=1, moved=1 << 36, left=5),
         ),
+        BoundWorker(ProcessId(4811, 99), CpuSet.parse("40-79"), Roles(CpuSet.parse("40-79"))),
     ),
+    irqs=(TakenIrq("0000:c1:00.0", "cq_update_irq", 15, 4711, CpuSet.parse("0-639"), CpuSet.parse("1")),),
+    bans=IrqBans(ProcessId(900, 7), frozenset({43, 44})),
+    uvb=(
+        UvbThread(ThreadId(77, 2), CpuSet(), CpuSet.parse("8-15")),
+        UvbThread(ThreadId(78, 2), CpuSet.parse("3"), CpuSet.parse("8-15")),
+    ),
+    confined=(
+        ConfinedProcess(ProcessId(4700, 98), "c0ffee", CpuSet.parse("0-1,38-39"), {ThreadId(4700, 98): CpuSet({5})}),
+    ),
+    lost_at=12345,
     settled={"c0ffee": frozenset({0, 1}), "/user.slice": frozenset()},
     spec={"mode": "Disabled", "threadRules": [{"prefix": "ucm_", "role": "main"}], "reservedCpus": 3},
     own=True,
@@ -63,7 +83,106 @@ def test_a_journal_of_the_release_that_kept_no_spec_is_read(tmp_path: Path) -> N
     assert journal == replace(JOURNAL, spec=None, own=False, settled={})
 
 
+def test_in_a_journal_of_the_release_that_undid_threads_alone_everybody_is_bound_and_nothing_else_was_taken(
+    tmp_path: Path,
+) -> None:
+    document = json.loads(dump(JOURNAL))
+    for later in ("irqs", "bans", "uvb", "confined", "lostAt"):
+        del document[later]
+    for worker in document["workers"]:
+        for later in ("container", "complete", "left", "masks", "memory"):
+            del worker[later]
+    (tmp_path / "journal.json").write_text(json.dumps(document))
+    journal, problem = load(tmp_path / "journal.json", "boot-1")
+    assert problem is None
+    before = tuple(BoundWorker(worker.process, worker.pool, worker.roles) for worker in JOURNAL.workers)
+    assert journal == replace(JOURNAL, workers=before, irqs=(), bans=None, uvb=(), confined=(), lost_at=0)
+    assert all(worker.complete for worker in journal.workers)
+
+
+numbers = st.integers(0, 1 << 40)
+processes = st.builds(ProcessId, numbers, numbers)
+threads = st.builds(ThreadId, numbers, numbers)
+cpus = st.frozensets(st.integers(0, 700), max_size=6).map(CpuSet)
+masks = st.dictionaries(threads, cpus, max_size=3)
+texts = st.text(max_size=6)
+memories = st.builds(
+    MemoryOutcome,
+    st.sampled_from(["Pending", "Moved", "Partial", "Skipped", "Failed"]),
+    st.none() | st.builds(Problem, st.sampled_from(Reason), texts),
+    *(st.none() | numbers, numbers, numbers, numbers),
+)
+journals = st.builds(
+    Journal,
+    boot_id=st.just("boot-1"),
+    universe=st.just(JOURNAL.universe),
+    bases=st.just(JOURNAL.bases),
+    workers=st.lists(
+        st.builds(
+            BoundWorker,
+            *(processes, cpus, st.builds(Roles, cpus, cpus, cpus, cpus), texts, st.booleans(), cpus, masks),
+            st.none() | memories,
+        ),
+        max_size=3,
+    ).map(tuple),
+    settled=st.dictionaries(texts, st.frozensets(numbers, max_size=3), max_size=2),
+    spec=st.none() | st.just(JOURNAL.spec),
+    own=st.booleans(),
+    irqs=st.lists(st.builds(TakenIrq, texts, texts, numbers, numbers, cpus, cpus), max_size=3).map(tuple),
+    bans=st.none() | st.builds(IrqBans, processes, st.frozensets(numbers, max_size=3)),
+    uvb=st.lists(st.builds(UvbThread, threads, cpus, cpus), max_size=3).map(tuple),
+    confined=st.lists(st.builds(ConfinedProcess, processes, texts, cpus, masks), max_size=3).map(tuple),
+    lost_at=numbers,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(journals)
+def test_whatever_is_noted_reads_back_as_it_was(journal: Journal) -> None:
+    assert parse(dump(journal)) == journal
+    assert dump(parse(dump(journal))) == dump(journal)
+    kept = (journal.workers, journal.irqs, journal.uvb, journal.confined, journal.bans and journal.bans.irqs)
+    assert bool(journal.taken) == any(kept)
+
+
+def test_what_is_taken_is_said_in_words() -> None:
+    assert JOURNAL.taken == "2 workers, 1 interrupt, 2 UVB threads, 1 confined process, 2 bans of irqbalance"
+    two = replace(JOURNAL, workers=JOURNAL.workers[:1], irqs=(), uvb=(), bans=None, confined=JOURNAL.confined * 2)
+    assert two.taken == "1 worker, 2 confined processes"
+    assert Journal(boot_id="boot-1", spec={}, bases=JOURNAL.bases, lost_at=1).taken == ""
+
+
+WORKER: dict[str, object] = json.loads(dump(JOURNAL))["workers"][0]
+MEMORY: dict[str, object] = {
+    "state": "Moved",
+    "reason": "",
+    "message": "",
+    "node": 1,
+    "moved": 0,
+    "left": 0,
+    "skipped": 0,
+}
+DAMAGE: list[dict[str, object]] = [
+    {"container": 1},
+    {"left": None},
+    {"left": "1-0"},
+    {"masks": {"4712": "7"}},
+    {"masks": {}},
+    {"masks": [[4712, 100]]},
+    {"masks": [["4712", 100, "7"]]},
+    {"masks": [[4712, 100, 7]]},
+    {"memory": {}},
+    {"memory": MEMORY | {"state": "Gone"}},
+    {"memory": MEMORY | {"reason": "?"}},
+    {"memory": MEMORY | {"moved": None}},
+]
 DAMAGED: dict[str, list[object]] = {
+    "workers": [None, {}, *([WORKER | change] for change in DAMAGE)],
+    "irqs": [None, {}, [{"pci": "0000:c1:00.0"}]],
+    "bans": [[], {"pid": 1, "startTime": 2}, {"pid": 1, "startTime": 2, "irqs": ["43"]}],
+    "uvb": [None, [{"tid": 1, "startTime": 2, "before": "", "given": "x"}]],
+    "confined": [None, [{"pid": 1, "startTime": 2, "container": "c", "off": "1", "masks": [1]}]],
+    "lostAt": [None, "1", -1, True],
     "spec": [[], "mode", 7, False],
     "settled": [[], None, "x", {"a": 1}, {"a": ["0"]}, {"a": [True]}, {"a": [-1]}],
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.control.journal import Journal, UvbThread, dump, parse
+from agent.control.journal import Journal, UvbThread
+from agent.control.journal_file import dump, parse
 from agent.control.uvb import SCAN_SECONDS, Uvb, wanted
 from agent.demo.fake_kernel import PF_KTHREAD, PF_NO_SETAFFINITY, FakeTask
 from agent.demo.virtual import UVB_THREAD, VirtualNode

@@ -66,11 +66,23 @@ BINDING = reasons_in("agent/node/binding.py", "agent/node/threads.py", "agent/no
 UNDOING = reasons_in("agent/node/threads.py", "agent/node/taskdir.py") - {Reason.PROCESS_GONE}
 """Why a worker that is not to be bound any more still is."""
 
+STEPS = {
+    Reason.PCI_ADDRESS_UNKNOWN,
+    Reason.MSI_IRQS_MISSING,
+    Reason.IRQ_NAMES_UNKNOWN,
+    Reason.IRQ_READ_ONLY,
+    Reason.IRQ_REFUSED,
+    Reason.IRQBALANCE_ACTIVE,
+    Reason.MIGRATION_UNSUPPORTED,
+    Reason.UNMOVABLE,  # UVB threads
+}
+"""Why a step beside the placing of threads is not done, where that is so for the node."""
+
 NOTES = (
     reasons_in(
         "agent/node/npu_smi/detect.py",
         "agent/node/npu_smi/inventory.py",
-        "agent/control/journal.py",
+        "agent/control/journal_file.py",
         "agent/kube/pod_resources.py",
         "agent/kube/publisher.py",
         "agent/telemetry/listener.py",
@@ -82,8 +94,9 @@ NOTES = (
     | UNDOING
     | set(READ_FAULTS) - {Reason.TOPOLOGY_UNREADABLE}
     | {Reason.PODS_UNKNOWN, Reason.API_REFUSED, Reason.NPU_MISSING, Reason.NO_UVB_CPUS}
+    | STEPS
 ) - {
-    Reason.INVALID_SPEC,  # the name of a journal's file: agent/control/journal.py raises it before the agent runs
+    Reason.INVALID_SPEC,  # the name of a journal's file: agent/control/journal_file.py raises it before the agent runs
     Reason.AGENT_STOPPED,  # agent/kube/pod_resources.py, to itself
 }
 """What the agent can do without: all that npu-smi can be lacking is among it, as long as an earlier answer stands."""
@@ -117,7 +130,7 @@ def _reports() -> Iterator[Report]:
     spec, disabled, plan = Spec(), Spec(mode=Mode.DISABLED), _plan()
     for mode in Mode:
         yield Report("n", Spec(mode=mode), plan, outcomes={ProcessId(1, 1): WorkerOutcome(ProcessId(1, 1), "Bound")})
-        yield Report("n", Spec(mode=mode), plan, left_bound=1)
+        yield Report("n", Spec(mode=mode), plan, taken="1 worker")
         yield Report("n", Spec(mode=mode), Plan(DeviceType.A3, Strategy.GLOBAL_SLICE, npus=plan.npus))
     for problem in _problems(FAULTS):
         yield Report("n", spec, None, faults=(problem,))
@@ -137,8 +150,8 @@ def _reports() -> Iterator[Report]:
         process = ProcessId(1, 1)
         yield Report("n", spec, plan, outcomes={process: WorkerOutcome(process, state, problem)})  # type: ignore[arg-type]
     for problem in _problems(UNDOING):
-        yield Report("n", disabled, plan, left_bound=1, stuck=(problem,), faults=(problem,))
-        yield Report("n", disabled, None, left_bound=1, stuck=(problem,), faults=(problem,))
+        yield Report("n", disabled, plan, taken="1 worker", stuck=(problem,), faults=(problem,))
+        yield Report("n", disabled, None, taken="1 worker", stuck=(problem,), faults=(problem,))
     for problem in _problems(NOTES):
         yield Report("n", spec, plan, notes=(problem,))
 

@@ -1,0 +1,101 @@
+"""The agent's log: a thing is said when it becomes so, not in every pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from agent.control.act import ActResult
+from agent.control.report import Report, log_lines, memory_figures
+from agent.control.steps import StepsResult
+from agent.model.reason import Problem, Reason
+from agent.model.spec import Mode
+
+log = logging.getLogger("agent.control.loop")
+
+
+class LogBook:
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self._said: dict[object, object] = {}
+
+    def tell(self, report: Report, document: Mapping[str, Any], act: ActResult, steps: StepsResult) -> None:
+        """A pass: what is new in its report, and what was done."""
+        if report.plan is not None:
+            lines = log_lines(report.plan)
+            if self._changed("plan", lines):
+                for level, line in lines:
+                    log.log(level, "%s", line)
+        for problem in (*report.faults, *report.notes):
+            self.once(problem.reason, problem, logging.WARNING)
+        open_now = {problem.reason for problem in (*report.faults, *report.notes)}
+        for reason in [key for key in self._said if isinstance(key, Reason) and key not in open_now]:
+            self.forget(reason)
+            log.info("no longer so: %s", reason)
+        summary = document["status"]["summary"]
+        if report.plan is not None and self._changed("summary", summary):
+            level = logging.WARNING if summary["failed"] else logging.INFO
+            log.log(level, "%(bound)d of %(workers)d workers bound, %(failed)d failed, %(skipped)d skipped", summary)
+        self._workers(report, act)
+        self._steps(report, steps)
+
+    def once(self, key: object, problem: Problem, level: int) -> None:
+        """A problem, when it is another than what was said under this key."""
+        if self._changed(key, problem):
+            log.log(level, "%s", problem)
+
+    def forget(self, key: object) -> None:
+        """What is said under this key the next time is new."""
+        self._said.pop(key, None)
+
+    def _workers(self, report: Report, act: ActResult) -> None:
+        dry = report.spec.mode is Mode.DRY_RUN
+        withheld = {process.pid: outcome.written for process, outcome in act.outcomes.items()} if dry else {}
+        if dry and self._changed("dry run", withheld):
+            for pid, count in withheld.items():
+                log.info("dry run: %d threads of process %d would be moved", count, pid)
+        for process, outcome in act.outcomes.items():
+            if outcome.repaired and not dry:
+                log.info("repaired %d threads of process %d", outcome.repaired, process.pid)
+            counts = {role.value: count for role, of in outcome.threads.items() if (count := of.total)}
+            log.debug("process %d: %s, threads %s, %d written", process.pid, outcome.state, counts, outcome.written)
+        for process, count in act.released.items():
+            log.warning("process %d has no plan any more: %d threads given back to their cpuset", process.pid, count)
+        for process, count in act.undone.items():
+            log.info(
+                "process %d is not to be bound any more: %d threads given back to their cpuset", process.pid, count
+            )
+        for process, count in act.returned.items():
+            log.info("put %d threads of descendants of process %d back on main CPUs", count, process.pid)
+
+    def _steps(self, report: Report, steps: StepsResult) -> None:
+        dry = report.spec.mode is Mode.DRY_RUN
+        for npu, irqs in steps.irqs.items():
+            if irqs.written:
+                how = "would be placed" if dry else "repaired" if irqs.drift else "placed"
+                if not dry or self._changed(f"interrupts of NPU {npu}", irqs.written):
+                    log.info("NPU%d: %d interrupts %s", npu, irqs.written, how)
+            if irqs.problem is not None and irqs.problem.reason is not Reason.SWITCHED_OFF:
+                self.once(f"problem of interrupts of NPU {npu}", irqs.problem, logging.WARNING)
+            else:
+                self.forget(f"problem of interrupts of NPU {npu}")
+        for process, memory in steps.memory.items():
+            if memory.state != "Pending" and self._changed(("memory", process), memory):
+                said = ", ".join(part for part in (str(memory.problem or ""), memory_figures(memory)) if part)
+                log.info("memory of process %d: %s: %s", process.pid, memory.state, said)
+        for key in [key for key in self._said if isinstance(key, tuple) and key[1] not in steps.memory]:
+            del self._said[key]
+        if steps.uvb is not None and steps.uvb.written and not dry:
+            log.info("%d UVB threads %s", steps.uvb.written, "repaired" if steps.uvb.drift else "placed")
+        if steps.helpers and not dry:
+            log.info("took %d threads of helpers off CPUs that are set apart", steps.helpers)
+        for kind, count in steps.returned.items():
+            log.info("gave %d %s back", count, kind)
+
+    def _changed(self, key: object, value: object) -> bool:
+        if self._said.get(key) == value:
+            return False
+        self._said[key] = value
+        return True

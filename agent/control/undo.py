@@ -1,0 +1,104 @@
+"""Undo: give workers, and what came of them, back to their cpusets (design section 6).
+
+What came of a worker is what descends from it, and whatever else runs in its container on its CPUs: an orphan whose
+parent ended began with its masks as well. Other workers that are bound have entries of their own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.control.bindings import Binding
+from agent.control.observe import Observer
+from agent.model.cpuset import CpuSet
+from agent.model.outcome import Moved
+from agent.model.workload import ProcessId
+from agent.node.threads import ThreadBinder
+
+Members = Callable[[Collection[str]], Mapping[str, Sequence[ProcessId]]]
+"""Key of a runtime's container -> the processes that are in it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What must be known of the host besides the workers themselves."""
+
+    online: CpuSet
+    children: Mapping[int, Sequence[int]]
+    """Pid -> pids of its children, as of a recent look."""
+    members: Members
+
+    @classmethod
+    def of(cls, observer: Observer, now: float) -> Surroundings:
+        """As they are now. Refused where the host's CPUs or processes can't be read."""
+        return cls(observer.topology(now).online, observer.children(), observer.members)
+
+
+class Undoer:
+    """Takes bindings back, one at a time."""
+
+    def __init__(self, binder: ThreadBinder, bindings: Mapping[ProcessId, Binding]) -> None:
+        self._binder = binder
+        self._bindings = bindings
+
+    def give_back(self, process: ProcessId, around: Surroundings) -> Moved:
+        """The worker first: what begins before it is released begins with its masks."""
+        binding = self._bindings[process]
+        pool, online = binding.given, around.online
+        own = self._binder.release(process, pool=pool, online=online, masks=binding.masks)
+        inherited = self._binder.release_descendants(
+            process, pool=pool, online=online, children=around.children, exclude=self._others(process)
+        )
+        pools = [other.pool for other in self._neighbours(process)]
+        beside = self._beside(process, around)
+        return _sum(own, inherited, self._binder.release_all(beside, pool=pool, online=online, unless=pools))
+
+    def free_orphans(self, process: ProcessId, around: Surroundings) -> Moved:
+        """Gives back what is still on CPUs that a worker has left, and on none that a worker of its container has."""
+        binding = self._bindings[process]
+        pools = [binding.pool, *(other.pool for other in self._neighbours(process))]
+        beside = self._beside(process, around)
+        return self._binder.release_all(beside, pool=binding.left, online=around.online, unless=pools)
+
+    def haunted(self, process: ProcessId, living: Collection[ProcessId], around: Surroundings) -> bool:
+        """Whether something is left on the CPUs of a worker that ended, and they are those of no other."""
+        binding = self._bindings[process]
+        heirs = (self._bindings[heir] for heir in living if heir in self._bindings)
+        if any(heir.container == binding.container and binding.given <= heir.given for heir in heirs):
+            return False
+        return self._binder.inhabits(self._beside(process, around), pool=binding.given, online=around.online)
+
+    def _beside(self, process: ProcessId, around: Surroundings) -> list[ProcessId]:
+        """Who else is in its container: neither a worker, nor descended from one that is alive."""
+        container = self._bindings[process].container
+        if not container:
+            return []
+        related = _families(around.children, [worker.pid for worker in self._bindings])
+        return [member for member in around.members([container]).get(container, ()) if member.pid not in related]
+
+    def _neighbours(self, process: ProcessId) -> list[Binding]:
+        """The other workers of its container."""
+        container = self._bindings[process].container
+        return [b for other, b in self._bindings.items() if other != process and b.container == container]
+
+    def _others(self, process: ProcessId) -> set[int]:
+        return {worker.pid for worker in self._bindings if worker != process}
+
+
+def _families(children: Mapping[int, Sequence[int]], pids: Collection[int]) -> set[int]:
+    """Processes with all that descends from them."""
+    found = set(pids)
+    waiting = deque(pids)
+    while waiting:
+        new = set(children.get(waiting.popleft(), ())) - found
+        found |= new
+        waiting.extend(new)
+    return found
+
+
+def _sum(*parts: Moved) -> Moved:
+    return Moved(
+        sum(part.threads for part in parts), next((part.problem for part in parts if part.problem is not None), None)
+    )

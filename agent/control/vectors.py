@@ -1,0 +1,60 @@
+"""Which of an NPU's interrupts go where (design 4.6), and how each is told from the others when numbers change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from agent.model.cpuset import CpuSet
+
+SQ: Final = "sq_send_trigger_irq"
+CQ: Final = "cq_update_irq"
+"""Names that the driver gives its handlers: one submission interrupt, and 16 completion interrupts (2 or 8 in some
+virtual machines), of which upstream moves the first alone. Its mailbox interrupt stays where it is."""
+
+Key: TypeAlias = tuple[str, str, int]
+"""PCI address, name, ordinal: a reset of the NPU changes the number of an interrupt, and nothing of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """An interrupt that has a target."""
+
+    pci: str
+    action: str
+    """Name of its handler."""
+    ordinal: int
+    """Which of the interrupts with this name, in ascending order of their numbers, from 0."""
+    irq: int
+
+    @property
+    def key(self) -> Key:
+        return (self.pci, self.action, self.ordinal)
+
+    @property
+    def submission(self) -> bool:
+        return self.action == SQ
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """The most important ones first, where there is no room for all: every NPU's submission interrupt, then the
+        first completion interrupt of each."""
+        return (0 if self.submission else 1, self.ordinal, self.irq)
+
+    def target(self, cpus: CpuSet) -> CpuSet:
+        """Its CPU of the two that its NPU has for interrupts."""
+        first = cpus.take(1)
+        return first if self.submission else (cpus - first).take(1) or first
+
+
+def vectors(pci: str, names: Mapping[int, tuple[str, ...]]) -> tuple[Vector, ...]:
+    """Those interrupts of a PCI function that have a target, ascending by number. `names`: number -> handlers."""
+    found = []
+    counts = {SQ: 0, CQ: 0}
+    for irq in sorted(names):
+        action = next((name for name in names[irq] if name in counts), None)
+        if action is not None:
+            found.append(Vector(pci, action, counts[action], irq))
+            counts[action] += 1
+    return tuple(found)

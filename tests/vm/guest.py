@@ -1,0 +1,104 @@
+"""An ARM64 guest with several NUMA nodes: booted once for a list of scenarios, it answers with one report.
+
+The program that boots it is named by $VM_NUMA_GUEST: ``numa-guest run --topology T --add FOLDER --timeout S SCRIPT``
+lays FOLDER over the root of a guest with that topology, runs SCRIPT in there and prints what it prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.vm.arm64 import BuildError, build_site
+from tests.vm.inside.drive import BEGIN, END
+
+PROGRAM = "VM_NUMA_GUEST"
+LIMIT = 1500
+"""Seconds for one guest with all its scenarios. What hangs in there has shorter limits of its own."""
+QEMU = "qemu-system-aarch64"
+
+_SCRIPT = """\
+#!/bin/sh
+cd /opt/cpubind-vm
+export PYTHONPATH=/opt/cpubind-vm
+exec python3 -m tests.vm.inside.drive "$@"
+"""
+_HERE = Path(__file__).parent
+
+
+class GuestError(Exception):
+    """The guest did not boot, or did not come to its report. The message ends with what it printed last."""
+
+
+def missing() -> str:
+    """Why there can be no guest here; empty where there can."""
+    program = os.environ.get(PROGRAM, "")
+    if not program:
+        return f"needs a program that boots an ARM64 guest with NUMA nodes: set {PROGRAM} to its path"
+    if not os.access(program, os.X_OK):
+        return f"{PROGRAM}={program} is no program"
+    # The program may install QEMU, where it has the rights to.
+    if shutil.which(QEMU) is None and os.geteuid() != 0:
+        return f"needs {QEMU}"
+    return ""
+
+
+class Report:
+    """What a guest has told, by scenario."""
+
+    def __init__(self, told: Mapping[str, Mapping[str, Any]]) -> None:
+        self._told = told
+
+    def __getitem__(self, scenario: str) -> dict[str, Any]:
+        """The facts of a scenario. AssertionError, with the traceback of the guest, where it broke in there."""
+        told = self._told[scenario]
+        if "error" in told:
+            raise AssertionError(f"{scenario} broke in the guest:\n{told['error']}")
+        facts: dict[str, Any] = told["facts"]
+        return facts
+
+
+def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
+    """Boots a guest, runs the scenarios in it and returns its report; `folder` is for what it is made of.
+
+    What it prints is printed here, too, for whoever waits. Raises `GuestError`, and `BuildError` where what is to run
+    inside can't be had.
+    """
+    site = build_site(folder / "root")
+    inside = site / "opt/cpubind-vm/tests/vm"
+    inside.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(_HERE / "inside", inside / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+    script = folder / "script"
+    script.write_text(_SCRIPT)
+    command = [os.environ[PROGRAM], "run", "--topology", topology, "--timeout", str(LIMIT), "--add", str(site)]
+    with subprocess.Popen(
+        [*command, str(script), *scenarios],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a shell, and QEMU below it: they end together or not at all
+    ) as running:
+        assert running.stdout is not None
+        lines = []
+        try:
+            for line in running.stdout:
+                lines.append(line.rstrip("\n"))
+                if not line.startswith("{"):
+                    print(f"[{topology}] {lines[-1]}", flush=True)
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    if BEGIN in lines and END in lines:
+        return Report(json.loads("".join(lines[lines.index(BEGIN) + 1 : lines.index(END)])))
+    raise GuestError("\n".join([f"no report, status {running.returncode}; the last lines:", *lines[-15:]]))
+
+
+__all__ = ["PROGRAM", "BuildError", "GuestError", "Report", "boot", "missing"]
