@@ -289,7 +289,8 @@ def test_binder_and_confiner_leave_each_other_alone(bench: Bench) -> None:
             cpusets={process: bench.kernel.allowed(process.pid)},
             children=bench.observer.children(),
         )
-        actor.act(plan, seen, Spec())
+        actor.prepare(plan, seen, Spec())
+        actor.act(plan, seen, Spec(), bench.observer.members)
         bench.sweep()
         return bench.writes() - writes
 

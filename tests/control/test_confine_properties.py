@@ -47,11 +47,21 @@ def situations(draw: st.DrawFn) -> Situation:
     return Situation(cpusets, processes, draw(st.sets(st.integers(0, 3), max_size=1)), draw(st.booleans()))
 
 
+class Kernel(FakeKernel):
+    """Remembers whose masks the agent wrote."""
+
+    written: list[int]
+
+    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
+        self.written.append(tid)
+        super().set_affinity(tid, cpus)
+
+
 class Host:
     """The containers on a fake kernel."""
 
     def __init__(self, root: Path, situation: Situation) -> None:
-        self.kernel = FakeKernel(root, ONLINE, remembers_masks=situation.remembers_masks)
+        self.kernel = Kernel(root, ONLINE, remembers_masks=situation.remembers_masks)
         self.kernel.start_process("init", parent=0, pid=1)
         for name, cpuset in situation.cpusets.items():
             self.kernel.cgroups.create(f"{POD}/{KEYS[name]}", cpuset)
@@ -64,20 +74,13 @@ class Host:
                     self.kernel.set_by_other(task.tid, mask)
             self.leaders.append(leader)
         self.workers = {self.process(leader) for k, leader in enumerate(self.leaders) if k in situation.workers}
-        self.written: list[int] = []
+        self.kernel.written = self.written = []
         self.root = root
         self.confiner = self.started()
 
     def started(self) -> Confiner:
-        self.confiner = Confiner(self.root / "proc", self, CgroupTree(self.root))
+        self.confiner = Confiner(self.root / "proc", self.kernel, CgroupTree(self.root))
         return self.confiner
-
-    def get_affinity(self, tid: int) -> CpuSet:
-        return self.kernel.get_affinity(tid)
-
-    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
-        self.written.append(tid)
-        self.kernel.set_affinity(tid, cpus)
 
     @staticmethod
     def process(leader: FakeTask) -> ProcessId:
