@@ -74,7 +74,8 @@ class Host:
                     self.kernel.set_by_other(task.tid, mask)
             self.leaders.append(leader)
         self.workers = {self.process(leader) for k, leader in enumerate(self.leaders) if k in situation.workers}
-        self.kernel.written = self.written = []
+        self.written: list[int] = []
+        self.kernel.written = self.written
         self.root = root
         self.confiner = self.started()
 
