@@ -163,7 +163,8 @@ def before(mask: CpuSet, noted: CpuSet | None, given: Given, allowed: CpuSet) ->
     elif any(mask == allowed - off for off in given.offs):
         return EMPTY, True
     else:
-        for narrow in sorted(given.inherited, key=lambda cpus: cpus.bits):
+        # Of several that look alike now the widest, so that nobody stays on fewer CPUs for having been confined.
+        for narrow in sorted(given.inherited, key=lambda cpus: (-len(cpus), cpus.bits)):
             if any(mask == (narrow - off) & allowed for off in given.offs):
                 return narrow, True
     return (EMPTY if allowed <= mask else mask), False
