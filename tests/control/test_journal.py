@@ -138,7 +138,7 @@ journals = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(journals)
 def test_whatever_is_noted_reads_back_as_it_was(journal: Journal) -> None:
     assert parse(dump(journal)) == journal

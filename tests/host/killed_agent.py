@@ -1,6 +1,7 @@
 """Binds one process of this machine and cuts its CPUs anew, over and over, until it is killed.
 
-``python -m tests.host.killed_agent JOURNAL PID`` keeps its journal as an agent does, and prints a line after each pass.
+``python -m tests.host.killed_agent JOURNAL PID`` forks one that does so, and that keeps its journal as an agent does,
+for every line that it reads, prints its pid, and waits for it to be killed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import sys
 from itertools import cycle
 from pathlib import Path
+from typing import NoReturn
 
 from agent.control import journal_file
 from agent.control.act import Actor
@@ -26,6 +28,15 @@ ROOT = Path("/")
 
 def main() -> None:
     path, pid = Path(sys.argv[1]), int(sys.argv[2])
+    for _ in sys.stdin:
+        agent = os.fork()
+        if agent == 0:
+            bind_for_ever(path, pid)
+        print(agent, flush=True)
+        os.waitpid(agent, 0)
+
+
+def bind_for_ever(path: Path, pid: int) -> NoReturn:
     every = CpuSet(os.sched_getaffinity(0))
     one, other = CpuSet({min(every)}), CpuSet({max(every)})
     stat = ProcFs(ROOT).stat(pid)
@@ -37,15 +48,13 @@ def main() -> None:
     actor = Actor(ROOT / "proc", LinuxHost())
     actor.adopt(journal)
     for main, rest in cycle([(one, other), (other, one)]):
-        allotment = Allotment(main if main == rest else every, Roles(main, acl=rest, release=rest))
-        plan = Plan(
-            DeviceType.A2, Strategy.GLOBAL_SLICE, workers=(WorkerPlan(Worker(process, (0,), ""), "", allotment),)
-        )
+        worker = WorkerPlan(Worker(process, (0,), ""), "", Allotment(every, Roles(main, acl=rest, release=rest)))
+        plan = Plan(DeviceType.A2, Strategy.GLOBAL_SLICE, workers=(worker,))
         actor.prepare(plan, seen, Spec())
         journal_file.save(path, actor.noted(journal))
         actor.act(plan, seen, Spec(), lambda keys: dict.fromkeys(keys, ()))
         journal_file.save(path, actor.noted(journal))
-        print("passed", flush=True)
+    raise AssertionError("cycles have no end")
 
 
 if __name__ == "__main__":
