@@ -118,7 +118,8 @@ class Actor:
             elif binding.released or binding.roles != roles:
                 # New CPUs are a first binding again: what lies within the old ones would look like a thread's choice.
                 self._bindings[process] = binding.moved_to(roles, pool, container)
-            binding.container = container  # an agent of an earlier version had not noted it
+            elif container:
+                binding.container = container  # an agent of an earlier version had not noted it
 
     def _note_masks(self, process: ProcessId, binding: Binding, cpuset: CpuSet, online: CpuSet) -> None:
         """Notes the masks that threads have of their own.

@@ -69,7 +69,7 @@ class Agent:
         self.parts = parts
         record, problem = journal_file.load(parts.journal, parts.boot_id) if parts.journal else (Journal(), None)
         if problem is not None or record == Journal(boot_id=parts.boot_id):
-            record = replace(record, begun_at=parts.observer.youngest(), lost=problem is not None)
+            record = replace(record, begun_at=parts.observer.proc.youngest(), lost=problem is not None)
         self.planner = Planner(record)
         parts.actor.adopt(record)
         parts.observer.adopt(parts.actor.bindings)
