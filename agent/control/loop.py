@@ -72,8 +72,8 @@ class Agent:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         record, problem = journal_file.load(parts.journal, parts.boot_id) if parts.journal else (Journal(), None)
-        if problem is not None:
-            record = replace(record, lost_at=parts.observer.youngest())
+        if problem is not None or record == Journal(boot_id=parts.boot_id):
+            record = replace(record, begun_at=parts.observer.proc.youngest(), lost=problem is not None)
         self.planner = Planner(record)
         parts.actor.adopt(record)
         parts.steps.adopt(record)
