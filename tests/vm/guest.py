@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.vm.arm64 import BuildError, build_site
 from tests.vm.inside.drive import BEGIN, END
@@ -84,7 +85,6 @@ def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # a shell, and QEMU below it: they end together or not at all
     ) as running:
         assert running.stdout is not None
         lines = []
@@ -94,7 +94,10 @@ def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
                 if not line.startswith("{"):
                     print(f"[{topology}] {lines[-1]}", flush=True)
         except BaseException:
-            os.killpg(running.pid, signal.SIGKILL)
+            # Below the shell there is QEMU, in a process group of its own.
+            for process in psutil.Process(running.pid).children(recursive=True):
+                process.kill()
+            running.kill()
             raise
     if BEGIN in lines and END in lines:
         return Report(json.loads("".join(lines[lines.index(BEGIN) + 1 : lines.index(END)])))

@@ -36,7 +36,7 @@ def _in_place(facts: Mapping[str, Any], expected: Mapping[int, Mapping[str, str]
 
 def test_an_a2_node_has_every_thread_of_its_workers_in_place(told: Told) -> None:
     facts = told("n4c32")["nodes.a2"]["bound"]
-    assert {len(worker(facts, number)) for number in A2} == {15}
+    assert {len(worker(facts, number)) for number in A2} == {9}
     _in_place(facts, A2)
 
 

@@ -30,9 +30,9 @@ class AgentRun:
         self.state_file = folder / "plan.yaml"
         self.journal_file = folder / "journal.json"
         self.log_file = folder / "log"
-        self.files = ["--host-root", "/", "--journal-file", str(self.journal_file)]
+        self.files = ["--host-root", "/", "--journal-file", str(self.journal_file), "--lock-file", str(folder / "lock")]
         self._command = ["run", "--standalone", "--npu-smi", str(npu_smi), "--npu-smi-timeout", "60", *self.files]
-        self._command += ["--state-file", str(self.state_file), "--lock-file", str(folder / "lock")]
+        self._command += ["--state-file", str(self.state_file)]
         self._command += ["--sweep-interval", str(SWEEP), "--node-name", "node-arm", *flags]
         self._seen: tuple[int, Status] = (0, {})
         self.pid = 0

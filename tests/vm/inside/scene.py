@@ -25,7 +25,7 @@ from tests.vm.inside.cgroup import Container, leave
 Facts = dict[str, Any]
 
 MEMORY_MIB = 30_000
-THREADS = 12
+THREADS = 6
 
 
 class Scene:
@@ -101,6 +101,8 @@ class Scene:
             elif now - quiet >= 2 * SWEEP:
                 break
             time.sleep(0.5)
+        said = "not settled" if found is None else f"settled after {found:.0f} s"
+        print(f"  {self._name}: {said}", flush=True)
         return self.look() | {"settled": found is not None, "seconds": None if found is None else round(found, 1)}
 
     def look(self) -> Facts:
