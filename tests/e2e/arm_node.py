@@ -41,10 +41,10 @@ JOIN = 600
 # One copy of the image less for each container than with the guest's own choice.
 _SNAPSHOTTER = ('snapshotter = "native"', 'snapshotter = "overlayfs"')
 # What threads of Go programs cost one another grows with the CPUs, and here 16 of these share the host's few.
-_CONTAINERD = """\
+_FEW_THREADS = """\
 #!/bin/sh
 export GOMAXPROCS=2
-exec /usr/bin/containerd "$@"
+exec /usr/bin/${0##*/} "$@"
 """
 # kubelet writes the cpuset of every container again in each period, for which a program is run.
 _KUBELET = """\
@@ -128,7 +128,7 @@ def _fill(program: str, folder: Path, scratch: Path) -> None:
     (folder / config).write_text((base / config).read_text().replace(*_SNAPSHOTTER))
     programs = folder / "usr/local/bin"
     programs.mkdir(parents=True)
-    for name, text in (("containerd", _CONTAINERD), ("kubelet", _KUBELET)):
+    for name, text in (("containerd", _FEW_THREADS), ("ctr", _FEW_THREADS), ("kubelet", _KUBELET)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
 
