@@ -17,6 +17,7 @@ from agent.control.act import Actor
 from agent.control.journal import Journal
 from agent.control.observe import Observer
 from agent.control.restore import restore_all
+from agent.control.steps import HostSteps
 from agent.demo.fake_kernel import FakeTask
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -124,8 +125,10 @@ class Scene:
         journal, problem = journal_file.load(self.rig.journal_file, boot_id(self.rig.node.root))
         assert problem is None
         root = self.rig.node.root
-        restored = restore_all(Actor(root / "proc", self.rig.node.kernel), Observer(root), journal)
-        assert (restored.journal.taken, restored.act.stuck) == ("", {})
+        kernel, observer = self.rig.node.kernel, Observer(root)
+        actor, steps = Actor(root / "proc", kernel), HostSteps(root, kernel, observer.cgroups)
+        restored = restore_all(actor, steps, observer, journal)
+        assert (restored.journal.taken, restored.act.stuck, restored.steps.stuck) == ("", {}, ())
         journal_file.save(self.rig.journal_file, restored.journal)
 
     def container(self) -> list[FakeTask]:

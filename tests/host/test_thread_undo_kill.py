@@ -14,6 +14,7 @@ from agent.control import journal_file
 from agent.control.act import Actor
 from agent.control.observe import Observer
 from agent.control.restore import restore_all
+from agent.control.steps import HostSteps
 from agent.demo.standin import StandIn
 from agent.node.host import LinuxHost
 from agent.node.procfs import boot_id
@@ -56,7 +57,9 @@ def test_after_twenty_kills_every_thread_gets_back_what_it_had_before_the_first_
         assert masks(worker.pid) != before
         record, problem = journal_file.load(journal, boot_id(root))
         assert problem is None
-        restored = restore_all(Actor(root / "proc", LinuxHost()), Observer(root), record)
+        observer = Observer(root)
+        steps = HostSteps(root, LinuxHost(), observer.cgroups)
+        restored = restore_all(Actor(root / "proc", LinuxHost()), steps, observer, record)
         assert (restored.journal.taken, restored.act.stuck) == ("", {})
         assert masks(worker.pid) == before
 
