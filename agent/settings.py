@@ -42,6 +42,7 @@ class Settings(BaseSettings):
     journal_file: Path | None = None
     lock_file: Path | None = None
     sweep_interval: float = Field(5.0, ge=0.05, le=3600)
+    memory_timeout: float = Field(10.0, gt=0, le=3600)
     status_interval: float = Field(10.0, ge=0.05, le=3600)
     pod_selection: Literal["Annotated", "AllNpuPods"] = "Annotated"
     namespaces: Annotated[tuple[str, ...], NoDecode] = ()

@@ -19,6 +19,7 @@ from agent.control.journal import Journal
 from agent.control.observe import Observer
 from agent.control.restore import LOOKS, Restored, restore_all
 from agent.control.statefile import as_yaml
+from agent.control.steps import HostSteps
 from agent.model.reason import Reason, Refused, printable
 from agent.node.host import DryRunHost, LinuxHost
 from agent.node.procfs import boot_id
@@ -43,7 +44,8 @@ from agent.settings import Settings
 @click.option("--lock-file", metavar="FILE", help="Default: HOST_ROOT/run/cpubind/lock.")
 def restore(dry_run: bool, output: str, **flags: Any) -> int:
     """Give back everything that the agent's journal has: threads follow their cpusets again, those that had a narrower
-    mask of their own before they were bound get that. What others have changed since is left alone.
+    mask of their own before they were bound get that, interrupts the mask that they had, irqbalance its list. What
+    others have changed since is left alone. Memory stays where it was moved to.
 
     Neither the agent nor npu-smi is needed; the agent must not run. One that is started later binds again unless its
     mode is Disabled. Exit 0: nothing is left to give back; 1: something is, and why; 3: an agent runs.
@@ -81,9 +83,11 @@ def _lock(lock: HostLock) -> None:
 
 def _restore(settings: Settings, path: Path, journal: Journal, *, dry_run: bool, output: str) -> int:
     root = settings.host_root
-    host = DryRunHost(LinuxHost()) if dry_run else LinuxHost()
+    kernel = LinuxHost(root=root)
+    host, observer = DryRunHost(kernel) if dry_run else kernel, Observer(root)
+    actor, steps = Actor(root / "proc", host), HostSteps(root, host, observer.cgroups)
     # In a dry run a second look would find everything once more.
-    done = restore_all(Actor(root / "proc", host), Observer(root), journal, looks=1 if dry_run else LOOKS)
+    done = restore_all(actor, steps, observer, journal, looks=1 if dry_run else LOOKS)
     unsaved: Refused | None = None
     if not dry_run:
         try:
@@ -93,9 +97,11 @@ def _restore(settings: Settings, path: Path, journal: Journal, *, dry_run: bool,
     _print(output, _lines(journal, done, dry_run=dry_run), _document(journal, done, dry_run=dry_run))
     for process, problem in sorted(done.act.stuck.items()):
         click.echo(f"cpubind: process {process.pid}: {problem}", err=True)
+    for problem in done.steps.stuck:
+        click.echo(f"cpubind: {problem}", err=True)
     if unsaved is not None:
         raise unsaved
-    if done.act.stuck or (done.journal.taken and not dry_run):
+    if done.act.stuck or done.steps.stuck or (done.journal.taken and not dry_run):
         click.echo(f"cpubind: not given back: {done.journal.taken}", err=True)
         return 1
     return 0
@@ -108,7 +114,7 @@ def _lines(journal: Journal, done: Restored, *, dry_run: bool) -> list[str]:
         count = done.act.undone.get(worker.process, 0)
         what = f"{count} threads {how} to their cpuset" if count else "no thread is on its CPUs any more"
         lines.append(f"process {worker.process.pid} (CPUs {worker.pool}): {what}")
-    return lines
+    return lines + [f"{count} {kind} {how}" for kind, count in done.steps.returned.items()]
 
 
 def _document(journal: Journal, done: Restored, *, dry_run: bool) -> dict[str, Any]:
@@ -125,12 +131,13 @@ def _document(journal: Journal, done: Restored, *, dry_run: bool) -> dict[str, A
         if problem is not None:
             entry |= {"reason": problem.reason.value, "message": problem.message}
         workers.append(entry)
-    return {"dryRun": dry_run, "workers": workers, "left": done.journal.taken}
+    others = [{"what": kind, "count": count} for kind, count in done.steps.returned.items()]
+    return {"dryRun": dry_run, "workers": workers, "others": others, "left": done.journal.taken}
 
 
 def _nothing(output: str, why: str) -> int:
     line = f"nothing to restore: {printable(why, 250)}"
-    _print(output, [line], {"workers": [], "left": "", "message": line})
+    _print(output, [line], {"workers": [], "others": [], "left": "", "message": line})
     return 0
 
 

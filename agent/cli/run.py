@@ -67,6 +67,9 @@ LOCK_SECONDS = 1.0
 @click.option("--lock-file", metavar="FILE", help="Default: HOST_ROOT/run/cpubind/lock.")
 @click.option("--sweep-interval", type=float, metavar="SECONDS", help="Longest time until drift is found. Default: 5.")
 @click.option(
+    "--memory-timeout", type=float, metavar="SECONDS", help="What moving a worker's memory may take. Default: 10."
+)
+@click.option(
     "--status-interval", type=float, metavar="SECONDS", help="Cluster: shortest time between two writes. Default: 10."
 )
 @click.option("--pod-selection", metavar="NAME", help="Cluster: Annotated or AllNpuPods. Default: Annotated.")
@@ -270,7 +273,7 @@ def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, sel
             observer=observer,
             npu_smi=npu_smi,
             actor=Actor(root / "proc", host),
-            steps=HostSteps(root, host, observer.cgroups, npu_smi=npu_smi),
+            steps=HostSteps(root, host, observer.cgroups, npu_smi=npu_smi, memory_seconds=settings.memory_timeout),
             defaults=spec,
             state=StateFile(state) if state else None,
             journal=None if dry_run else settings.journal_file or root / JOURNAL,

@@ -67,12 +67,12 @@ class Actor:
         self._dry_binder = ThreadBinder(proc_root, self._dry_host)
         self._bindings: dict[ProcessId, Binding] = {}
         self._undoer = Undoer(self.binder, self._bindings)
-        self._lost_at = 0
+        self._begun_at, self._lost = 0, False
 
     def adopt(self, journal: Journal) -> None:
         """What an earlier run of the agent had noted: it is kept, not done for a first time."""
         self._bindings.update((worker.process, Binding.adopted(worker)) for worker in journal.workers)
-        self._lost_at = journal.lost_at
+        self._begun_at, self._lost = journal.begun_at, journal.lost
 
     def noted(self, journal: Journal) -> Journal:
         """The journal with all that is to be given back one day."""
@@ -131,24 +131,29 @@ class Actor:
             elif binding.released or binding.roles != roles:
                 # New CPUs are a first binding again: what lies within the old ones would look like a thread's choice.
                 self._bindings[process] = binding.moved_to(roles, pool, container)
-            binding.container = container  # an agent of an earlier version had not noted it
+            elif container:
+                binding.container = container  # an agent of an earlier version had not noted it
 
     def _note_masks(self, process: ProcessId, binding: Binding, cpuset: CpuSet, online: CpuSet) -> None:
         """Notes the masks that threads have of their own.
 
-        Not theirs is what an agent gave: to a parent in the same container that is bound, or to the worker itself
-        before the journal was lost. Which one that was is not known then, so that nothing narrower than the cpuset
-        counts as a thread's own, and all of it as CPUs that the worker has left.
+        Not theirs is what an agent gave: to a worker of the same container that made this one, or to this one before
+        the journal was lost. Which CPUs those were is not known then: nothing that is narrower than the cpuset counts
+        as a thread's own, and all of it as CPUs that the worker has left. Where there was no journal at all most likely
+        there was no agent, and only what the plan gives now is taken for its doing.
         """
         try:
             masks = self.binder.masks(process, cpuset=cpuset, online=online)
         except Refused:
             return  # whatever keeps them from being read is the outcome of binding
-        if process.start_time <= self._lost_at:
+        older = process.start_time <= self._begun_at
+        if older and self._lost:
             left = union(masks.values())
             binding.left = left if left < cpuset & online else EMPTY
             return
         known = [b.roles for b in self._bindings.values() if b.container == binding.container]
+        if not older:
+            known.remove(binding.roles)
         given = {part & cpuset & online for roles in known for part in (roles.main, roles.acl, roles.release)}
         binding.masks = {thread: mask for thread, mask in masks.items() if mask not in given}
 

@@ -96,12 +96,13 @@ class BanKeeper:
 
     def restore(self, now: float) -> None:
         """Takes back what was added. Where that can't be done `bans` stays, and `problem` says why."""
-        if self.bans is None:
+        if self.bans is None or not self._balancer.lives(self.bans.balancer):
+            # Nothing of ours is there any more, whatever was wrong with it.
+            self.bans = self._refusal = self._short = self._asked = self._order = None
             return
         process = self.bans.balancer
-        if not self._balancer.lives(process):
-            self.bans = None
-            return
+        if self._refusal is not None and now < self._refusal.until:
+            return  # each try may take a second
         try:
             current = self._balancer.bans(process)
             if current & self.bans.irqs:

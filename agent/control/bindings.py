@@ -66,4 +66,4 @@ class Binding:
 
     def moved_to(self, roles: Roles, pool: CpuSet, container: str) -> Binding:
         """The binding to other CPUs. What the threads had before the first one is what they had before this one."""
-        return Binding(roles, pool, container, masks=self.masks, left=self.given, memory=self.memory)
+        return Binding(roles, pool, container or self.container, masks=self.masks, left=self.given, memory=self.memory)

@@ -82,16 +82,32 @@ def off_limits(plan: Plan) -> CpuSet:
     return union(allotment.roles.apart for allotment in allotments if allotment.roles is not None)
 
 
-def to_confine(plan: Plan, seen: Observation, spec: Spec, bound: Collection[ProcessId]) -> frozenset[str]:
+def to_confine(
+    plan: Plan,
+    seen: Observation,
+    spec: Spec,
+    bound: Collection[ProcessId],
+    confined: Mapping[str, Collection[ProcessId]] | None = None,
+) -> frozenset[str]:
     """Keys of the containers whose helpers are to be confined: those with a `bound` worker that spec or its pod's
-    annotations say so of."""
-    keys = set()
+    annotations say so of.
+
+    Those that are `confined` now, given with their processes, stay so while nothing is known of a bound worker in them:
+    it is not seen on its NPU, its pod is gone, or what the pod asks for can't be read (design 7, "Absence never acts").
+    """
+    keys, known = set(), set()
     for entry in plan.workers:
         process = entry.worker.process
-        if process in bound:
-            _, _, container = seen.places.get(process, ("", "", ""))
-            if steps_of(seen.pods.get(process), container, spec).helpers is Helpers.CONFINE:
-                keys.add(entry.worker.container)
+        if process not in bound:
+            continue
+        namespace, pod, container = seen.places.get(process, ("", "", ""))
+        if steps_of(seen.pods.get(process), container, spec).helpers is Helpers.CONFINE:
+            keys.add(entry.worker.container)
+        if process not in seen.unknown and (namespace, pod) not in seen.misannotated:
+            known.add(process)
+    for key, processes in (confined or {}).items():
+        if any(process in bound and process not in known for process in processes):
+            keys.add(key)
     return frozenset(keys)
 
 
@@ -147,7 +163,8 @@ def before(mask: CpuSet, noted: CpuSet | None, given: Given, allowed: CpuSet) ->
     elif any(mask == allowed - off for off in given.offs):
         return EMPTY, True
     else:
-        for narrow in sorted(given.inherited, key=lambda cpus: cpus.bits):
+        # Of several that look alike now the widest, so that nobody stays on fewer CPUs for having been confined.
+        for narrow in sorted(given.inherited, key=lambda cpus: (-len(cpus), cpus.bits)):
             if any(mask == (narrow - off) & allowed for off in given.offs):
                 return narrow, True
     return (EMPTY if allowed <= mask else mask), False

@@ -14,7 +14,7 @@ from agent.control.backoff import Refusal
 from agent.control.balance import BanKeeper
 from agent.control.journal import IrqBans, TakenIrq
 from agent.control.pci_addresses import Board, PciAddresses
-from agent.control.vectors import CQ, SQ, Key, Vector, vectors
+from agent.control.vectors import CQ, SQ, Key, Vector, targets, vectors
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Npu
 from agent.model.outcome import IrqOutcome
@@ -44,11 +44,10 @@ class _Look:
     """What a survey found of one NPU."""
 
     npu: Npu
-    cpus: CpuSet
     problem: Problem | None = None
     """Why none of its interrupts is known."""
-    readings: list[tuple[Vector, CpuSet]] = field(default_factory=list)
-    """The interrupts with their masks."""
+    readings: list[tuple[Vector, CpuSet, CpuSet]] = field(default_factory=list)
+    """The interrupts, each with its mask and its target."""
     lost: int = 0
     """Interrupts that ended while they were looked at."""
 
@@ -145,11 +144,9 @@ class Interrupts:
             if key[0] not in here and (known or not unsure):
                 self._leaving.append(key)
         readings = [reading for look in self._looks for reading in look.readings]
-        order = [vector.irq for vector, _ in sorted(readings, key=lambda reading: reading[0].weight)]
-        moved = any(
-            vector.key in self._placed and current != self._taken[vector.key].given for vector, current in readings
-        )
-        modules = {self._devices[vector.pci].module for vector, _ in readings}
+        order = [vector.irq for vector, _, _ in sorted(readings, key=lambda reading: reading[0].weight)]
+        moved = any(current != target and vector.key in self._placed for vector, current, target in readings)
+        modules = {self._devices[vector.pci].module for vector, _, _ in readings}
         self._balance.survey(order, () if "" in modules else modules, now, moved=moved)
 
     def act(self, wanted: Mapping[Npu, CpuSet]) -> dict[int, IrqOutcome]:
@@ -185,27 +182,27 @@ class Interrupts:
 
     def _look(self, npu: Npu, cpus: CpuSet, address: str | Problem) -> _Look:
         if isinstance(address, Problem):
-            return _Look(npu, cpus, problem=address)
-        look = _Look(npu, cpus)
+            return _Look(npu, problem=address)
+        look, target = _Look(npu), targets(cpus)
         try:
             device = self._resolve(address)
             device.npu = npu.id
             if not device.listing:
                 text = f"NPU {npu.id}: no interrupts in msi_irqs of {address}"
-                return _Look(npu, cpus, problem=Problem(Reason.MSI_IRQS_MISSING, text))
+                return _Look(npu, problem=Problem(Reason.MSI_IRQS_MISSING, text))
             if not device.vectors:
                 text = f"NPU {npu.id}: none of {_count(len(device.listing))} of {address} is called {SQ} or {CQ}"
-                return _Look(npu, cpus, problem=Problem(Reason.IRQ_NAMES_UNKNOWN, text))
+                return _Look(npu, problem=Problem(Reason.IRQ_NAMES_UNKNOWN, text))
             for vector in device.vectors:
                 current = read_affinity(self._root, vector.irq)
                 if not current:
                     look.lost += 1
                     self._forget(address)
                     continue
-                self._note(vector, current, vector.target(cpus))
-                look.readings.append((vector, current))
+                self._note(vector, current, target[vector.action])
+                look.readings.append((vector, current, target[vector.action]))
         except Refused as refused:
-            return _Look(npu, cpus, problem=refused.problem)
+            return _Look(npu, problem=refused.problem)
         return look
 
     def _resolve(self, address: str, *, anew: bool = False) -> _Device:
@@ -249,7 +246,8 @@ class Interrupts:
                 self._placed.discard(key)
         if current == target:
             self._placed.add(key)
-            entry = replace(entry, earlier=EMPTY)
+            if entry.earlier:
+                entry = replace(entry, earlier=EMPTY)
         self._taken[key] = entry
 
     def _check_read_only(self) -> None:
@@ -268,8 +266,7 @@ class Interrupts:
             return IrqOutcome(npu, "Skipped", look.problem)
         written = drift = 0
         failed: list[Problem] = [Problem(Reason.PENDING, "interrupts are changing")] * look.lost
-        for vector, current in look.readings:
-            target = vector.target(look.cpus)
+        for vector, current, target in look.readings:
             if current == target:
                 continue
             problem = self._write(vector, target, now)
@@ -286,7 +283,7 @@ class Interrupts:
             text = f"NPU {npu}: {len(failed)} of {_count(total)} not moved: {failed[0].message}"
             problem = Problem(failed[0].reason, text)
             return IrqOutcome(npu, "Failed" if len(failed) == total else "Partial", problem, total, written, drift)
-        if not any(vector.submission for vector, _ in look.readings):
+        if not any(vector.submission for vector, _, _ in look.readings):
             text = f"NPU {npu}: no interrupt is called {SQ}; its {CQ} are in place"
             return IrqOutcome(npu, "Partial", Problem(Reason.IRQ_NAMES_UNKNOWN, text), total, written, drift)
         return IrqOutcome(npu, "Bound", None, total, written, drift)

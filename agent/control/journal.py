@@ -104,9 +104,11 @@ class Journal:
     bans: IrqBans | None = None
     uvb: tuple[UvbThread, ...] = ()
     confined: tuple[ConfinedProcess, ...] = ()
-    lost_at: int = 0
-    """Start time of the youngest process when the journal of this boot was found damaged; 0 where none ever was. Masks
-    of older processes may be those that an agent gave."""
+    begun_at: int = 0
+    """Start time of the youngest process when this journal was begun in place of none; 0 where it was the first of its
+    boot for sure. Older processes may have been bound by an agent whose journal is gone."""
+    lost: bool = False
+    """Whether that one was there and could not be used, so that they are likely to have been."""
 
     @property
     def taken(self) -> str:

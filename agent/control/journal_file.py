@@ -86,7 +86,8 @@ def dump(journal: Journal) -> str:
         "settled": {key: sorted(npus) for key, npus in sorted(journal.settled.items())},
         "spec": None if journal.spec is None else dict(journal.spec),
         "own": journal.own,
-        "lostAt": journal.lost_at,
+        "begunAt": journal.begun_at,
+        "lost": journal.lost,
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -112,7 +113,8 @@ def parse(text: str) -> Journal:
             bans=None if document.get("bans") is None else _bans_in(document["bans"]),
             uvb=tuple(_uvb_in(entry) for entry in _entries(document.get("uvb", []))),
             confined=tuple(_confined_in(entry) for entry in _entries(document.get("confined", []))),
-            lost_at=_number(document.get("lostAt", 0)),
+            begun_at=_number(document.get("begunAt", 0)),
+            lost=document.get("lost") is True,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Refused(Reason.STATE_UNREADABLE, f"journal is damaged: {printable(repr(error), 120)}") from None

@@ -72,8 +72,8 @@ class Agent:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         record, problem = journal_file.load(parts.journal, parts.boot_id) if parts.journal else (Journal(), None)
-        if problem is not None:
-            record = replace(record, lost_at=parts.observer.youngest())
+        if problem is not None or record == Journal(boot_id=parts.boot_id):
+            record = replace(record, begun_at=parts.observer.proc.youngest(), lost=problem is not None)
         self.planner = Planner(record)
         parts.actor.adopt(record)
         parts.steps.adopt(record)
@@ -219,8 +219,7 @@ class Agent:
             self._save_journal(notes)
             acted = actor.act(plan, seen, spec, observer.members)
             steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted))
-            self._save_journal(notes)
-            done = steps.act()
+            done = steps.act(noted=self._save_journal(notes))
             self.last_act = acted.after(self.last_act)
         self.last_steps = done.after(self.last_steps)
         steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers)})
@@ -313,15 +312,18 @@ class Agent:
             return
         self.planner.journal = replace(self.planner.journal, spec=raw, own=state.own)
 
-    def _save_journal(self, notes: list[Problem]) -> None:
+    def _save_journal(self, notes: list[Problem]) -> bool:
+        """Whether the journal has all that is noted, or there is none to be kept."""
         self.planner.journal = self.parts.steps.noted(self.parts.actor.noted(self.planner.journal))
         if self.parts.journal is None or self.planner.journal == self._saved:
-            return
+            return True
         try:
             journal_file.save(self.parts.journal, self.planner.journal)
-            self._saved = self.planner.journal
         except Refused as refused:
             notes.append(refused.problem)
+            return False
+        self._saved = self.planner.journal
+        return True
 
     def _publish(self, report: Report, raw: Mapping[str, Any]) -> None:
         self._meet()

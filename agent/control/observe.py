@@ -6,8 +6,6 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -146,12 +144,6 @@ class Observer:
     def children(self) -> dict[int, tuple[int, ...]]:
         """Pid -> pids of its children, as they are now."""
         return _children(self._stats([]).values())
-
-    def youngest(self) -> int:
-        """Start time of the youngest process, in clock ticks after boot; a time to come where that can't be read."""
-        with contextlib.suppress(Refused):
-            return max((stat.start_time for stat in self._stats([]).values()), default=0)
-        return sys.maxsize
 
     def members(self, keys: Collection[str]) -> dict[str, tuple[ProcessId, ...]]:
         """Key of a runtime's container -> the processes in it now, ascending, as far as they can be looked at. Another

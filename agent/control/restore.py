@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from agent.control.act import Actor, ActResult
 from agent.control.journal import Journal
 from agent.control.observe import Observer
+from agent.control.steps import HostSteps, StepsResult
 from agent.control.undo import Surroundings
 
 LOOKS = 2
@@ -18,15 +19,21 @@ class Restored:
     """What was given back, and the journal of what was not. Nothing is left where its `taken` is empty."""
 
     act: ActResult
+    steps: StepsResult
     journal: Journal
 
 
-def restore_all(actor: Actor, observer: Observer, journal: Journal, *, looks: int = LOOKS) -> Restored:
+def restore_all(
+    actor: Actor, steps: HostSteps, observer: Observer, journal: Journal, *, looks: int = LOOKS
+) -> Restored:
     """Undoes what a journal of this boot has. Refused where the host's CPUs or processes can't be read."""
     actor.adopt(journal)
-    act = ActResult()
+    steps.adopt(journal)
+    act, beside = ActResult(), StepsResult()
     for _ in range(looks):
-        act = actor.restore(Surroundings.of(observer, now=0.0)).after(act)
-        if not act.replan:
+        around = Surroundings.of(observer, now=0.0)
+        beside = steps.restore(around, actor.bindings).after(beside)
+        act = actor.restore(around).after(act)
+        if not (act.replan or beside.again):
             break
-    return Restored(act, actor.noted(journal))
+    return Restored(act, beside, steps.noted(actor.noted(journal)))

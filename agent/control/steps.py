@@ -122,8 +122,9 @@ class HostSteps:
         of_950 = plan.device_type is DeviceType.ASCEND_950
         uvb = wanted(plan, spec) if of_950 else (EMPTY, None)
         writers.uvb.survey(uvb[0], around.online)
-        keys = to_confine(plan, seen, spec, force.keys())
-        members = around.members(keys | writers.confiner.containers)
+        confined = around.members(writers.confiner.containers)
+        keys = to_confine(plan, seen, spec, force.keys(), confined)
+        members = {**confined, **around.members(keys - confined.keys())}
         workers = {*force, *(entry.worker.process for entry in plan.workers)}
         confinement = Confinement(keys, members, workers, off_limits(plan), around.online)
         writers.confiner.survey(confinement)
@@ -134,7 +135,6 @@ class HostSteps:
             outcomes = writers.interrupts.act(irqs)
             threads = writers.uvb.act(uvb[0], around.online, uvb[1]) if of_950 or writers.uvb.taken else None
             confined = writers.confiner.act(confinement)
-            self.memory.begin()
             self._rehearsed.writes.clear()
             self._rehearsed.others.clear()
             return _result(
@@ -147,9 +147,12 @@ class HostSteps:
 
         self._next = act
 
-    def act(self) -> StepsResult:
-        """Does what was prepared, and gives back what is not asked for any more."""
+    def act(self, *, noted: bool = True) -> StepsResult:
+        """Does what was prepared, and gives back what is not asked for any more. Memory, which is moved once, waits
+        until the journal was written: `noted`."""
         prepared, self._next = self._next, None
+        if noted:
+            self.memory.begin()
         return prepared() if prepared is not None else StepsResult()
 
     def restore(self, around: Surroundings, workers: Collection[ProcessId] = ()) -> StepsResult:

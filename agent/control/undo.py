@@ -14,6 +14,7 @@ from agent.control.bindings import Binding
 from agent.control.observe import Observer
 from agent.model.cpuset import CpuSet
 from agent.model.outcome import Moved
+from agent.model.reason import Refused
 from agent.model.workload import ProcessId
 from agent.node.threads import ThreadBinder
 
@@ -52,15 +53,13 @@ class Undoer:
             process, pool=pool, online=online, children=around.children, exclude=self._others(process)
         )
         pools = [other.pool for other in self._neighbours(process)]
-        beside = self._beside(process, around)
-        return _sum(own, inherited, self._binder.release_all(beside, pool=pool, online=online, unless=pools))
+        return _sum(own, inherited, self._release_beside(process, around, pool, unless=pools))
 
     def free_orphans(self, process: ProcessId, around: Surroundings) -> Moved:
         """Gives back what is still on CPUs that a worker has left, and on none that a worker of its container has."""
         binding = self._bindings[process]
         pools = [binding.pool, *(other.pool for other in self._neighbours(process))]
-        beside = self._beside(process, around)
-        return self._binder.release_all(beside, pool=binding.left, online=around.online, unless=pools)
+        return self._release_beside(process, around, binding.left, unless=pools)
 
     def haunted(self, process: ProcessId, living: Collection[ProcessId], around: Surroundings) -> bool:
         """Whether something is left on the CPUs of a worker that ended, and they are those of no other."""
@@ -68,10 +67,24 @@ class Undoer:
         heirs = (self._bindings[heir] for heir in living if heir in self._bindings)
         if any(heir.container == binding.container and binding.given <= heir.given for heir in heirs):
             return False
-        return self._binder.inhabits(self._beside(process, around), pool=binding.given, online=around.online)
+        try:
+            beside = self._beside(process, around)
+        except Refused:
+            return True  # nobody knows
+        return self._binder.inhabits(beside, pool=binding.given, online=around.online)
+
+    def _release_beside(
+        self, process: ProcessId, around: Surroundings, pool: CpuSet, unless: Collection[CpuSet]
+    ) -> Moved:
+        try:
+            beside = self._beside(process, around)
+        except Refused as refused:
+            return Moved(0, refused.problem)
+        return self._binder.release_all(beside, pool=pool, online=around.online, unless=unless)
 
     def _beside(self, process: ProcessId, around: Surroundings) -> list[ProcessId]:
-        """Who else is in its container: neither a worker, nor descended from one that is alive."""
+        """Who else is in its container: neither a worker, nor descended from one that is alive. Refused where processes
+        can't be listed."""
         container = self._bindings[process].container
         if not container:
             return []

@@ -42,10 +42,11 @@ class Vector:
         first completion interrupt of each."""
         return (0 if self.submission else 1, self.ordinal, self.irq)
 
-    def target(self, cpus: CpuSet) -> CpuSet:
-        """Its CPU of the two that its NPU has for interrupts."""
-        first = cpus.take(1)
-        return first if self.submission else (cpus - first).take(1) or first
+
+def targets(cpus: CpuSet) -> dict[str, CpuSet]:
+    """Name of a handler -> its CPU of the two that an NPU has for interrupts."""
+    first = cpus.take(1)
+    return {SQ: first, CQ: (cpus - first).take(1) or first}
 
 
 def vectors(pci: str, names: Mapping[int, tuple[str, ...]]) -> tuple[Vector, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,16 @@ class ProcFs:
     def pids(self) -> list[int]:
         """Every process, ascending. Refused(ProcessUnreadable) where /proc is there and cannot be listed."""
         return _numbers(list_folder(self._proc, Reason.PROCESS_UNREADABLE))
+
+    def youngest(self) -> int:
+        """Start time of the youngest process, in clock ticks after boot; a time to come where none can be read."""
+        times = []
+        with contextlib.suppress(Refused):
+            for pid in self.pids():
+                with contextlib.suppress(Refused):
+                    if (stat := self.stat(pid)) is not None:
+                        times.append(stat.start_time)
+        return max(times, default=sys.maxsize)
 
     def thread_ids(self, pid: int) -> list[int]:
         """The threads of a process, ascending; empty when it is gone."""

@@ -108,7 +108,7 @@ class ThreadBinder:
     def masks(self, process: ProcessId, *, cpuset: CpuSet, online: CpuSet) -> dict[ThreadId, CpuSet]:
         """The threads whose mask ∩ `online` is a part, not all, of `cpuset` ∩ `online`, with that mask: what would be
         lost when they are bound. Empty when the process ended; Refused when its threads can't be read."""
-        whole = cpuset & online
+        whole, active = (cpuset & online).bits, online.bits
         found: dict[ThreadId, CpuSet] = {}
         tasks = TaskDir.of(self._proc, process)
         if tasks is None:
@@ -116,11 +116,13 @@ class ThreadBinder:
         with tasks:
             for name in tasks.names():
                 try:
-                    mask = self._host.get_affinity(int(name)) & online
+                    mask = self._host.get_affinity(int(name)).bits & active
                 except OSError:
                     continue  # it ended; one whose mask nobody may read can't be moved either
-                if mask and mask < whole and (stat := tasks.stat(name)) is not None:
-                    found[ThreadId(int(name), stat.start_time)] = mask
+                if mask == whole or not mask or mask & ~whole:
+                    continue
+                if (stat := tasks.stat(name)) is not None:
+                    found[ThreadId(int(name), stat.start_time)] = CpuSet.from_bits(mask)
         return found
 
     def release(

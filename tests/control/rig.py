@@ -29,7 +29,7 @@ class Rig:
 
     def __init__(self, folder: Path, profile: str = "a3", **parts: Any) -> None:
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile, interrupts=False)
+        self.node = VirtualNode(folder / "root", profile)
         self.now = 1000.0
         self.parts = parts
         self.told: list[Happening] = []

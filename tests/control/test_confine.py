@@ -541,6 +541,33 @@ def test_spec_and_annotations_say_whose_helpers_are_confined(
     assert keys == ({"c0"} if confined else set())
 
 
+@pytest.mark.parametrize(
+    ("seen_on_npu", "unknown", "invalid", "bound", "stays"),
+    [
+        (True, False, False, True, False),
+        (True, True, False, True, True),
+        (True, False, True, True, True),
+        (False, False, False, True, True),
+        (False, False, False, False, False),
+    ],
+)
+def test_a_confined_container_stays_so_while_nothing_is_known_of_its_worker(
+    *, seen_on_npu: bool, unknown: bool, invalid: bool, bound: bool, stays: bool
+) -> None:
+    process = ProcessId(7, 7)
+    entry = WorkerPlan(ModelWorker(process, (0,), "c0"), "default", Allotment())
+    plan = Plan(DeviceType.A2, Strategy.TOPO_AFFINITY, workers=(entry,) if seen_on_npu else ())
+    seen = Observation(
+        PROFILES["a2"].topology,
+        unknown=frozenset({process} if unknown else ()),
+        misannotated={("prod", "llm-0"): Problem(Reason.INVALID_ANNOTATION, "")} if invalid else {},
+        places={} if unknown else {process: ("prod", "llm-0", "vllm")},
+    )
+    processes = [process] if bound else []
+    assert to_confine(plan, seen, Spec(), processes) == set()
+    assert to_confine(plan, seen, Spec(), processes, {"c0": [process], "c1": []}) == ({"c0"} if stays else set())
+
+
 def test_the_cpus_set_apart_are_those_of_every_npu_and_of_workers_with_their_own() -> None:
     def allotment(first: int) -> Allotment:
         pool = CpuSet.span(first, first + 9)

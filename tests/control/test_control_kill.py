@@ -17,6 +17,7 @@ from agent.control.act import Actor
 from agent.control.journal import Journal
 from agent.control.observe import Observer
 from agent.control.restore import restore_all
+from agent.control.steps import HostSteps
 from agent.demo.fake_kernel import FakeTask
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -124,8 +125,10 @@ class Scene:
         journal, problem = journal_file.load(self.rig.journal_file, boot_id(self.rig.node.root))
         assert problem is None
         root = self.rig.node.root
-        restored = restore_all(Actor(root / "proc", self.rig.node.kernel), Observer(root), journal)
-        assert (restored.journal.taken, restored.act.stuck) == ("", {})
+        kernel, observer = self.rig.node.kernel, Observer(root)
+        actor, steps = Actor(root / "proc", kernel), HostSteps(root, kernel, observer.cgroups)
+        restored = restore_all(actor, steps, observer, journal)
+        assert (restored.journal.taken, restored.act.stuck, restored.steps.stuck) == ("", {}, ())
         journal_file.save(self.rig.journal_file, restored.journal)
 
     def container(self) -> list[FakeTask]:
@@ -152,11 +155,17 @@ class Scene:
         return found
 
 
-def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, play: Callable[[Scene], None]) -> Iterator[Scene]:
+def lives(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    play: Callable[[Scene], None],
+    before: Callable[[Scene], None] = lambda scene: None,
+) -> Iterator[Scene]:
     """The scene as a kill leaves it, for a kill at every moment of the play; last, without one."""
     lasts = 0
     while True:
         scene = Scene.set(tmp_path / str(lasts))
+        before(scene)
         try:
             with alive(scene.rig, monkeypatch, lasts):
                 play(scene)
@@ -167,6 +176,22 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, play: Callable[[Scene
         yield scene
         assert lasts > 20, "the play does little"
         return
+
+
+def test_undoing_that_is_killed_at_any_moment_is_finished_by_the_next_agent_or_by_a_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disable(scene: Scene) -> None:
+        scene.rig.ask(mode="Disabled")
+        scene.rig.sweep()
+
+    for number, scene in enumerate(lives(tmp_path, monkeypatch, disable, before=Scene.play)):
+        if number % 2:
+            scene.restart()
+            assert scene.rig.condition("Restored")["status"] == "True"
+        else:
+            scene.restore()
+        assert scene.astray() == {}
 
 
 def test_a_restore_after_a_kill_at_any_moment_gives_every_thread_what_it_had(

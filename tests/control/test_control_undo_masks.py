@@ -279,6 +279,20 @@ def test_it_is_remembered_that_the_journal_was_lost_but_of_processes_that_began_
     assert str(young.threads[1].mask) == "7"
 
 
+def test_masks_that_are_those_of_the_plan_are_a_threads_own_where_no_agent_can_have_given_them(rig: Rig) -> None:
+    """vLLM-Ascend binds its workers by the same rules, from inside."""
+    rig.settle()
+    worker = start(rig, 0)
+    roles = rig.npu(0)["roles"]
+    before = {"main": {roles["main"]}, "acl_thread": {roles["acl"]}, "release_thread": {roles["release"]}}
+    for task in worker.threads:
+        pin(task, *before.get(task.comm, before["main"]))
+    rig.settle()
+    opt_out(rig, worker)
+    assert masks(worker) == before
+    assert not is_free(worker)
+
+
 def test_without_a_journal_masks_that_are_those_of_the_plan_are_nobodys_own(rig: Rig) -> None:
     """Somebody has deleted it."""
     worker = start(rig)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.control.journal import IrqBans
 from agent.demo.fake_irqbalance import FakeIrqbalance
 from agent.demo.fake_sysfs import CQ_IRQS, DRIVER
-from agent.model.reason import Reason
+from agent.model.reason import Problem, Reason
 from agent.node.host import BanWrite, DryRunHost
 from tests.control.irq_rig import CQ, SQ, IrqRig
 
@@ -23,6 +24,11 @@ def rig(tmp_path: Path) -> IrqRig:
 
 def ours(rig: IrqRig, *npus: int) -> set[int]:
     return {irq for npu in npus for action in (SQ, CQ) for irq in rig.node.irqs_of(npu, action)}
+
+
+def left(rig: IrqRig) -> tuple[IrqBans | None, list[Problem]]:
+    """What is noted of irqbalance, and what is wrong."""
+    return rig.interrupts.bans, rig.interrupts.problems
 
 
 def test_the_interrupts_of_bound_npus_are_added_to_its_list_and_taken_off_it_again(rig: IrqRig) -> None:
@@ -129,6 +135,10 @@ def test_one_without_a_socket_is_a_problem_that_names_the_option_and_everything_
         (problem,) = rig.interrupts.problems
         assert problem.reason is Reason.IRQBALANCE_ACTIVE
         assert f"--banmod={DRIVER}" in problem.message
+        rig.interrupts.restore()
+        assert rig.interrupts.problems == []  # nothing is left to be undone
+        rig.step(0)
+        assert len(rig.interrupts.problems) == 1
     rig.step(0)
     assert rig.interrupts.problems == []
 
@@ -182,8 +192,20 @@ def test_bans_that_cannot_be_taken_back_stay_noted_until_the_process_has_ended(r
         assert rig.interrupts.bans is not None
         assert [problem.reason for problem in rig.interrupts.problems] == [Reason.IRQBALANCE_ACTIVE]
         assert rig.interrupts.taken == ()
+        daemon.heard = 0
+        for _ in range(10):
+            rig.interrupts.restore()
+        assert daemon.heard == 0  # each try may take a second, and this is called in every pass
+        daemon.raw = None
+        rig.now += 60
+        rig.interrupts.restore()
+        assert (daemon.banned, left(rig)) == ([], (None, []))
+        rig.step(0)
+        daemon.raw = b"?"
+        rig.interrupts.restore()
+        assert rig.interrupts.bans is not None
     rig.interrupts.restore()
-    assert rig.interrupts.bans is None
+    assert left(rig) == (None, [])
 
 
 @pytest.mark.parametrize("own_uid", [True, False])
@@ -196,7 +218,7 @@ def test_a_process_of_a_pod_that_calls_itself_so_is_not_talked_to(rig: IrqRig, o
             status.write_text(status.read_text().replace("Uid:\t0\t0", "Uid:\t1000\t1000"))
         rig.step(0)
         assert daemon.heard == 0
-        assert (rig.interrupts.bans, rig.interrupts.problems) == (None, [])
+        assert left(rig) == (None, [])
 
 
 def test_a_socket_that_another_process_listens_on_is_not_talked_to(rig: IrqRig) -> None:

@@ -53,7 +53,8 @@ JOURNAL = Journal(
     confined=(
         ConfinedProcess(ProcessId(4700, 98), "c0ffee", CpuSet.parse("0-1,38-39"), {ThreadId(4700, 98): CpuSet({5})}),
     ),
-    lost_at=12345,
+    begun_at=12345,
+    lost=True,
     settled={"c0ffee": frozenset({0, 1}), "/user.slice": frozenset()},
     spec={"mode": "Disabled", "threadRules": [{"prefix": "ucm_", "role": "main"}], "reservedCpus": 3},
     own=True,
@@ -87,7 +88,7 @@ def test_in_a_journal_of_the_release_that_undid_threads_alone_everybody_is_bound
     tmp_path: Path,
 ) -> None:
     document = json.loads(dump(JOURNAL))
-    for later in ("irqs", "bans", "uvb", "confined", "lostAt"):
+    for later in ("irqs", "bans", "uvb", "confined", "begunAt", "lost"):
         del document[later]
     for worker in document["workers"]:
         for later in ("container", "complete", "left", "masks", "memory"):
@@ -96,7 +97,7 @@ def test_in_a_journal_of_the_release_that_undid_threads_alone_everybody_is_bound
     journal, problem = load(tmp_path / "journal.json", "boot-1")
     assert problem is None
     before = tuple(BoundWorker(worker.process, worker.pool, worker.roles) for worker in JOURNAL.workers)
-    assert journal == replace(JOURNAL, workers=before, irqs=(), bans=None, uvb=(), confined=(), lost_at=0)
+    assert journal == replace(JOURNAL, workers=before, irqs=(), bans=None, uvb=(), confined=(), begun_at=0, lost=False)
     assert all(worker.complete for worker in journal.workers)
 
 
@@ -132,11 +133,12 @@ journals = st.builds(
     bans=st.none() | st.builds(IrqBans, processes, st.frozensets(numbers, max_size=3)),
     uvb=st.lists(st.builds(UvbThread, threads, cpus, cpus), max_size=3).map(tuple),
     confined=st.lists(st.builds(ConfinedProcess, processes, texts, cpus, masks), max_size=3).map(tuple),
-    lost_at=numbers,
+    begun_at=numbers,
+    lost=st.booleans(),
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(journals)
 def test_whatever_is_noted_reads_back_as_it_was(journal: Journal) -> None:
     assert parse(dump(journal)) == journal
@@ -149,7 +151,7 @@ def test_what_is_taken_is_said_in_words() -> None:
     assert JOURNAL.taken == "2 workers, 1 interrupt, 2 UVB threads, 1 confined process, 2 bans of irqbalance"
     two = replace(JOURNAL, workers=JOURNAL.workers[:1], irqs=(), uvb=(), bans=None, confined=JOURNAL.confined * 2)
     assert two.taken == "1 worker, 2 confined processes"
-    assert Journal(boot_id="boot-1", spec={}, bases=JOURNAL.bases, lost_at=1).taken == ""
+    assert Journal(boot_id="boot-1", spec={}, bases=JOURNAL.bases, begun_at=1).taken == ""
 
 
 WORKER: dict[str, object] = json.loads(dump(JOURNAL))["workers"][0]
@@ -182,7 +184,7 @@ DAMAGED: dict[str, list[object]] = {
     "bans": [[], {"pid": 1, "startTime": 2}, {"pid": 1, "startTime": 2, "irqs": ["43"]}],
     "uvb": [None, [{"tid": 1, "startTime": 2, "before": "", "given": "x"}]],
     "confined": [None, [{"pid": 1, "startTime": 2, "container": "c", "off": "1", "masks": [1]}]],
-    "lostAt": [None, "1", -1, True],
+    "begunAt": [None, "1", -1, True],
     "spec": [[], "mode", 7, False],
     "settled": [[], None, "x", {"a": 1}, {"a": ["0"]}, {"a": [True]}, {"a": [-1]}],
 }

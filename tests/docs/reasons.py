@@ -74,6 +74,7 @@ STEPS = {
     Reason.IRQ_REFUSED,
     Reason.IRQBALANCE_ACTIVE,
     Reason.MIGRATION_UNSUPPORTED,
+    Reason.NOT_CONFINED,
     Reason.UNMOVABLE,  # UVB threads
 }
 """Why a step beside the placing of threads is not done, where that is so for the node."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.wait import PATIENCE
+from tests.e2e.wait import patience
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def call(
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=seconds * PATIENCE,
+            timeout=seconds * patience(),
             check=False,
         )
     except subprocess.TimeoutExpired as late:
@@ -70,6 +70,13 @@ class Kubectl:
 
     def __call__(self, *args: str, stdin: str | None = None, seconds: float = 60) -> str:
         return output(self.attempt(*args, stdin=stdin, seconds=seconds))
+
+    def begin(self, *args: str) -> subprocess.Popen[str]:
+        """Starts it and does not wait; what it says is to be read from its stdout."""
+        env = {**os.environ, "KUBECONFIG": self.kubeconfig}
+        return subprocess.Popen(
+            (self.path, *args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace", env=env
+        )
 
     def get(self, *args: str) -> Object:
         """`kubectl get ARGS` as an object, or a List."""

@@ -6,6 +6,7 @@ Everything goes through a pod, so that the node may be any machine.
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Mapping
 
 from agent.demo import npu_smi_tables
@@ -80,11 +81,18 @@ class Shell:
         flags = ["-i"] if stdin is not None else []
         return self._kubectl("exec", *flags, *self._where, "--", "sh", "-c", script, stdin=stdin)
 
-    def write(self, path: str, text: str, mode: str = "644") -> None:
-        """Replaces a file of the node at once."""
-        name = shlex.quote(f"/node{path}")
-        folder = shlex.quote(f"/node{path.rpartition('/')[0]}")
-        self(f"mkdir -p {folder} && cat >{name}.new && chmod {mode} {name}.new && mv {name}.new {name}", text)
+    def begin(self, *command: str) -> subprocess.Popen[str]:
+        """Starts a program and does not wait for it."""
+        return self._kubectl.begin("exec", *self._where, "--", *command)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Replaces files of the node, text by path, each at once. They may be run."""
+        script = ["set -e"]
+        for path, text in files.items():
+            name, folder = shlex.quote(f"/node{path}"), shlex.quote(f"/node{path.rpartition('/')[0]}")
+            script += [f"mkdir -p {folder}", f"printf %s {shlex.quote(text)} >{name}.new"]
+            script += [f"chmod 755 {name}.new", f"mv {name}.new {name}"]
+        self("sh -s", "\n".join([*script, ""]))
 
     def pids(self, container_id: str) -> list[int]:
         """The processes of a container, in the host's PID namespace."""
@@ -101,15 +109,16 @@ class StandIn:
 
     def install(self) -> None:
         folder = NPU_SMI.rpartition("/")[0]
+        files = {NPU_SMI: _SCRIPT}
         for args in npu_smi_tables.queries(self._profile):
             text = npu_smi_tables.query(self._profile, (), args)
             assert text is not None, args
-            self._shell.write(f"{folder}/{'-'.join(arg.removeprefix('-') for arg in args)}.txt", text)
-        self._shell.write(NPU_SMI, _SCRIPT, "755")
+            files[f"{folder}/{'-'.join(arg.removeprefix('-') for arg in args)}.txt"] = text
+        self._shell.write(files)
 
     def show(self, held: Mapping[int, int]) -> None:
         """`held`: who holds a context on which NPU, NPU by pid."""
         rows = [ProcessRow(npu=npu, pid=pid, memory_mib=4096, name="VLLMWorker_TP") for pid, npu in held.items()]
         text = npu_smi_tables.query(self._profile, rows, ("info",))
         assert text is not None
-        self._shell.write(f"{NPU_SMI.rpartition('/')[0]}/info.txt", text)
+        self._shell.write({f"{NPU_SMI.rpartition('/')[0]}/info.txt": text})

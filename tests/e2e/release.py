@@ -33,12 +33,13 @@ print(answer.status, answer.read().decode(), sep="\\n")
 class Release:
     """A release of the chart, installed by helm."""
 
-    def __init__(self, cluster: Cluster, home: Path, name: str = "cpubind") -> None:
-        """`home`: a folder for helm's own files."""
+    def __init__(self, cluster: Cluster, home: Path, name: str = "cpubind", plain: Mapping[str, Any] | None = None):
+        """`home`: a folder for helm's own files. `plain`: values that replace those which all tests have."""
         self.cluster = cluster
         self.name = name
         self._env = {f"HELM_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         self._env["KUBECONFIG"] = cluster.kubectl.kubeconfig
+        self._plain = plain or {}
         self._values: Object | None = None
 
     def values(self, **more: Any) -> Object:
@@ -53,6 +54,7 @@ class Release:
             "statusInterval": 1,
             # The smallest node for tests has one CPU to give, and pods of the tests want it.
             "resources": {"requests": {"cpu": "0"}},
+            **self._plain,
             **more,
         }
 
@@ -86,6 +88,12 @@ class Release:
         self.touched()
         self.helm("uninstall", self.name, "--namespace", NAMESPACE, "--ignore-not-found")
         AgentPod(self).wait_gone()
+
+    def remove(self) -> None:
+        """With everything that it leaves on the cluster."""
+        self.uninstall()
+        self.cluster.kubectl("delete", "crd", "cpubindingplans.cpubind.dev", "--ignore-not-found")
+        self.cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
 
 
 class AgentPod:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-
-from tests.e2e.kubectl import REPOSITORY
 from tests.e2e.node import Shell
 from tests.e2e.release import AgentPod, Release, conditions, notes
+from tests.e2e.removal import documented, follow
 from tests.e2e.workload import Workload
-
-PAGE = REPOSITORY / "docs" / "kubernetes.md"
 
 
 def test_the_notes_tell_the_same_steps_as_the_documents(release: Release) -> None:
     told = notes(release).partition("Remove it")[2].partition("What remains")[0].replace("CHART", "charts/cpubind")
     commands = [set(line.split()) for line in told.splitlines() if line.startswith("  ")]
-    documented = [set(line.split()) for line in _documented()[0]]
+    steps = [set(line.split()) for line in documented()[0]]
     assert len(commands) == 3
     for command in commands:
-        assert any(command <= other for other in documented), command
+        assert any(command <= step for step in steps), command
 
 
 def test_the_commands_of_the_documents_remove_the_release_and_all_that_it_left(
     agent: AgentPod, release: Release, workload: Workload, shell: Shell
 ) -> None:
     kubectl, node = release.cluster.kubectl, release.cluster.node
-    steps, rest = _documented()
+    steps, rest = documented()
     *before, uninstall = steps
     assert ["kubectl", "wait"] in [line.split()[:2] for line in before]
     assert uninstall.startswith("helm uninstall ")
@@ -34,12 +29,12 @@ def test_the_commands_of_the_documents_remove_the_release_and_all_that_it_left(
 
     release.touched()
     for line in before:
-        _do(release, line)
+        follow(release, line)
         agent.wait_rolled_out()
     plan = kubectl.get("cbp", node)
     assert conditions(plan)["Restored"]["status"] == "True"
     assert plan["status"]["mode"] == "Disabled"
-    _do(release, uninstall)
+    follow(release, uninstall)
     agent.wait_gone()
     left = kubectl("get", "clusterroles,clusterrolebindings,serviceaccounts,daemonsets,pods", "-A", "-o", "name")
     assert [name for name in left.split() if "cpubind" in name] == []
@@ -49,30 +44,9 @@ def test_the_commands_of_the_documents_remove_the_release_and_all_that_it_left(
         kubectl("create", "clusterrolebinding", f"cpubind-{role}s", f"--clusterrole=cpubind-{role}", "--group=some")
     try:
         for line in rest:
-            _do(release, line, shell)
+            follow(release, line, shell)
     finally:
         kubectl("label", "node", node, "cpubind.dev/node=true", "--overwrite")
     left = kubectl("get", "namespaces,crds,clusterroles,clusterrolebindings", "-o", "name")
     assert [name for name in left.split() if "cpubind" in name] == ["namespace/cpubind-e2e"]
     assert shell("ls -d /node/var/lib/cpubind /node/run/cpubind /node/usr/local/dcmi || true") == ""
-
-
-def _documented() -> tuple[list[str], list[str]]:
-    """The commands of the page that remove a release, and those for what remains."""
-    sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
-    (text,) = (section for section in sections if section.startswith("Remove\n"))
-    (block,) = (block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "helm uninstall" in block)
-    return block.replace("\\\n", " ").splitlines(), re.findall(r"^\|.*\| `(.*?)`", text, re.MULTILINE)
-
-
-def _do(release: Release, line: str, shell: Shell | None = None) -> None:
-    """Runs a command of people's; what is neither for helm nor for kubectl is for the node."""
-    program, *args = shlex.split(line, comments=True)
-    if program == "helm":
-        release.helm(*args)
-    elif program == "kubectl":
-        release.cluster.kubectl(*args, seconds=120)
-    else:
-        assert shell is not None
-        assert program in ("rm", "rmdir")
-        shell(line.replace(" /", " /node/"))

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = float(os.environ.get("E2E_PATIENCE") or 1)
-"""How many times longer than on a common node everything may take: 10 or so where the node is emulated."""
+_patience = [float(os.environ.get("E2E_PATIENCE") or 1)]
+
+
+def patience() -> float:
+    """How many times longer than on a common node everything may take."""
+    return _patience[-1]
+
+
+@contextmanager
+def more_patience(factor: float) -> Iterator[None]:
+    """Everything may take so many times longer for a while: the node is emulated."""
+    _patience.append(patience() * factor)
+    try:
+        yield
+    finally:
+        _patience.pop()
 
 
 def until(look: Callable[[], T | None], why: str, seconds: float = 20.0) -> T:
@@ -19,7 +34,8 @@ def until(look: Callable[[], T | None], why: str, seconds: float = 20.0) -> T:
     A look that fails says no: an object that is not there yet, a pod that is being replaced.
     """
     last: object = None
-    end = time.monotonic() + seconds * PATIENCE
+    limit = seconds * patience()
+    end = time.monotonic() + limit
     while True:
         try:
             if found := look():
@@ -28,7 +44,7 @@ def until(look: Callable[[], T | None], why: str, seconds: float = 20.0) -> T:
         except (AssertionError, LookupError) as error:
             last = error
         if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds * PATIENCE:g} s: {why}; last: {last!r}") from None
+            raise AssertionError(f"not within {limit:g} s: {why}; last: {last!r}") from None
         time.sleep(0.4)
 
 

@@ -37,21 +37,30 @@ class Workload:
 
     _numbers = count()
 
-    def __init__(self, cluster: Cluster, shell: Shell, stand_in: StandIn) -> None:
+    def __init__(self, cluster: Cluster, shell: Shell, stand_in: StandIn, namespace: str = NAMESPACE) -> None:
         self._cluster = cluster
         self._kubectl = cluster.kubectl
         self._shell = shell
         self._stand_in = stand_in
+        self._namespace = namespace
         self._held: dict[int, int] = {}
         self._made: list[tuple[str, str]] = []
 
     def start(
-        self, npu: int | None, *, annotations: Mapping[str, str] = OPT_IN, cpus: int = 0, namespace: str = NAMESPACE
+        self,
+        npu: int | None,
+        *,
+        annotations: Mapping[str, str] = OPT_IN,
+        cpus: int = 0,
+        namespace: str | None = None,
+        **container: object,
     ) -> Worker:
-        """A pod that runs, with its process on an NPU. With `cpus` it is Guaranteed and asks for so many."""
-        name = f"worker-{next(self._numbers)}"
+        """A pod that runs, with its process on an NPU. With `cpus` it is Guaranteed and asks for so many. `container`:
+        fields of its one container."""
+        namespace, name = namespace or self._namespace, f"worker-{next(self._numbers)}"
         amount = {"cpu": str(cpus), "memory": "64Mi"}
-        container = {"resources": {"requests": amount, "limits": amount}} if cpus else {}
+        if cpus:
+            container["resources"] = {"requests": amount, "limits": amount}
         document = pod(self._cluster, name, namespace, container=container)
         document["metadata"]["annotations"] = dict(annotations)
         self._made.append((namespace, name))

@@ -71,6 +71,8 @@ def daemon(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[subprocess
     finally:
         process.terminate()
         process.wait(10)
+        # One that ends before it runs its loop leaves it behind.
+        Path(f"/run/irqbalance/irqbalance{process.pid}.sock").unlink(missing_ok=True)
 
 
 def listens(pid: int) -> bool:

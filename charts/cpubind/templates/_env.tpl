@@ -20,6 +20,7 @@ plain dollar.
   "CPUBIND_HEALTH_ADDRESS" (printf "%s:%v" $listen $v.health.port)
   "CPUBIND_METRICS_ADDRESS" (ternary (printf "%s:%v" $listen $v.metrics.port) "off" $v.metrics.enabled)
   "CPUBIND_SWEEP_INTERVAL" $v.sweepInterval
+  "CPUBIND_MEMORY_TIMEOUT" $v.memoryTimeout
   "CPUBIND_STATUS_INTERVAL" $v.statusInterval
   "CPUBIND_LOG_LEVEL" $v.log.level
   "CPUBIND_LOG_FORMAT" $v.log.format
