@@ -13,6 +13,11 @@ from typing import Any
 
 import yaml
 
+# For the agents and commands that are forked off: importing all this takes half a minute here.
+from agent.cli import commands as _commands  # noqa: F401
+from agent.cli import restore as _restore  # noqa: F401
+from agent.cli import run as _run  # noqa: F401
+
 PATIENCE = 240.0
 """Seconds until something has happened. The machine is emulated, and its host has other things to do."""
 SWEEP = 2.0
