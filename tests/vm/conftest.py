@@ -18,6 +18,7 @@ SCENARIOS = {
     "n4c16": [
         "memory.far_away",
         "interrupts.moved",
+        "interrupts.named_by_proc",
         "interrupts.irqbalance",
         "helpers.confined",
         "crash.twenty_kills",
