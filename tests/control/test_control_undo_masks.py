@@ -247,7 +247,7 @@ def test_after_a_damaged_journal_masks_that_an_agent_gave_are_nobodys_own(rig: R
     """The plan that was cut anew may give other CPUs than those that the threads are on."""
     worker = start(rig)
     rig.settle()
-    child = worker.fork(creator=worker.threads[-1].tid)
+    children = [worker.fork(creator=worker.threads[index].tid) for index in (0, -1)]
     text = rig.journal_file.read_text()
     rig.journal_file.write_text(text[: len(text) // 2])
     rig.ask(reservedCpus=reserved)
@@ -259,7 +259,7 @@ def test_after_a_damaged_journal_masks_that_an_agent_gave_are_nobodys_own(rig: R
     assert entry.masks == {}
     opt_out(rig, worker)
     assert is_free(worker)
-    assert free(child)
+    assert free(*children)
 
 
 def test_it_is_remembered_that_the_journal_was_lost_but_of_processes_that_began_later_masks_are_known(
