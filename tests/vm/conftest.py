@@ -14,6 +14,8 @@ SCENARIOS = {
         "nodes.a2",
         "nodes.a3",
         "ascend950.one_thread",
+    ],
+    "n4c16": [
         "memory.far_away",
         "interrupts.moved",
         "interrupts.irqbalance",

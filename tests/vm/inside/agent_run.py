@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+# For the agents and commands that are forked off: importing all this takes half a minute here.
+from agent.cli import commands as _commands  # noqa: F401
+from agent.cli import restore as _restore  # noqa: F401
+from agent.cli import run as _run  # noqa: F401
 
 PATIENCE = 240.0
 """Seconds until something has happened. The machine is emulated, and its host has other things to do."""
@@ -39,9 +44,10 @@ class AgentRun:
 
     def start(self) -> None:
         """Starts it as people do. Importing it takes most of a minute here."""
-        with self.log_file.open("ab") as log:
-            # Not waited for: `kill` and `stop` do that.
-            self.pid = subprocess.Popen([sys.executable, "-m", "agent", *self._command], stdout=log, stderr=log).pid
+        self.pid = os.fork()
+        if self.pid == 0:
+            _detach(self.log_file)
+            os.execv(sys.executable, [sys.executable, "-m", "agent", *self._command])
 
     def fork(self) -> None:
         """Starts it as a child of this process, which has imported it already."""
@@ -62,6 +68,15 @@ class AgentRun:
             os.kill(self.pid, number)
             os.waitpid(self.pid, 0)
             self.pid = 0
+
+    def check(self) -> None:
+        """RuntimeError, with the end of its log, where it has ended by itself: nothing is to be waited for then."""
+        if self.pid:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                code = os.waitstatus_to_exitcode(status)
+                raise RuntimeError("\n".join([f"the agent ended with status {code}:", *self.log()]))
 
     def status(self) -> Status:
         """`status` as the state file has it now; empty before the first."""
@@ -87,6 +102,7 @@ class AgentRun:
         came, so that here it is told as it is."""
         begun = time.monotonic()
         while not done(self.status()) and time.monotonic() - begun < seconds:
+            self.check()
             time.sleep(0.5)
         return self.status(), round(time.monotonic() - begun, 1)
 
@@ -115,18 +131,25 @@ def _become(arguments: list[str], output: Path) -> None:
     """Turns this child into ``cpubind ARGUMENTS``; does not return."""
     status = 70
     try:
-        os.setsid()
-        log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, number in ((null, 0), (log, 1), (log, 2)):
-            os.dup2(source, number)
+        _detach(output)
         sys.argv = ["cpubind", *arguments]
         from agent.cli import main
 
         main()
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _detach(output: Path) -> None:
+    """Makes this child a session of its own, which writes to a file."""
+    os.setsid()
+    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, number)

@@ -10,12 +10,12 @@ from tests.vm.inside.scene import Facts, Scene, taskset
 
 def confined() -> Facts:
     """A process beside a worker in its container, another in a container of its own; then ``helpers: Leave``."""
-    with Scene("helpers", "a2", ["0-7", "0-7", "16-23"]) as scene:
-        for npu in range(3):
-            scene.worker(npu, "0-31")
+    with Scene("helpers", "a2", ["0-3", "8-11"]) as scene:
+        for npu in range(2):
+            scene.worker(npu, "0-15")
         helper, _ = scene.bystander(None, "--threads", "3")
         scene.containers[0].add(helper.pid)
-        other, _ = scene.bystander("0-31", "--threads", "3")
+        other, _ = scene.bystander("0-15", "--threads", "3")
         state = {
             "apiVersion": "cpubind.dev/v1alpha1",
             "kind": "CpuBindingPlan",

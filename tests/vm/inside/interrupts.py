@@ -21,7 +21,7 @@ from tests.vm.inside.scene import Facts, Scene
 NAMES = ("cq_update_irq", "sq_send_trigger_irq", "cq_update_irq")
 """Of the card's three vectors, ascending by number."""
 FOREIGN = "5"
-ELSEWHERE = "9"
+ELSEWHERE = "3"
 
 
 def moved() -> Facts:
@@ -30,7 +30,7 @@ def moved() -> Facts:
         # One had a mask of its own before the agent came.
         write(irqs[1], ELSEWHERE)
         facts: Facts = {"irqs": dict(zip(irqs, NAMES, strict=True)), "before": masks(irqs)}
-        worker = scene.worker(0, "0-31")
+        worker = scene.worker(0, "0-15")
         scene.agent.fork()
         facts["bound"] = scene.settle(_bound) | {"masks": masks(irqs)}
         bound = masks(irqs)
@@ -42,7 +42,7 @@ def moved() -> Facts:
         facts["idle"] = until(lambda: masks(irqs) == facts["before"]) | scene.look() | {"masks": masks(irqs)}
 
         scene.agent.stop()
-        scene.worker(0, "0-31")
+        scene.worker(0, "0-15")
         scene.agent.fork()
         facts["again"] = scene.settle(_bound) | {"masks": masks(irqs)}
         scene.agent.kill()
@@ -65,7 +65,7 @@ def irqbalance() -> Facts:
         other = min(int(f.name) for f in Path("/sys/kernel/irq").iterdir() if int(f.name) not in irqs)
         tell(path, f"settings ban irqs {other}")
         facts: Facts = {"irqs": irqs, "other": other, "before": banned(path)}
-        scene.worker(0, "0-31")
+        scene.worker(0, "0-15")
         scene.agent.fork()
         facts["bound"] = scene.settle(_bound) | {"masks": masks(irqs), "banned": banned(path)}
         # Three rounds of it.
@@ -83,7 +83,7 @@ def _scene(name: str) -> Iterator[tuple[Scene, list[int]]]:
     """NPU 0, at home on node 2, whose Bus-Id is that of the network card, with the names laid over."""
     card = next(f.parent for f in sorted(Path("/sys/bus/pci/devices").glob("*/msi_irqs")))
     irqs = sorted(int(f.name) for f in (card / "msi_irqs").iterdir())
-    with Scene(name, "a2", ["16-23"], bus_ids=[card.name]) as scene, ExitStack() as stack:
+    with Scene(name, "a2", ["8-11"], bus_ids=[card.name]) as scene, ExitStack() as stack:
         table = Path("/proc/interrupts").read_text()
         for irq, action in zip(irqs, NAMES, strict=True):
             actions = Path(f"/sys/kernel/irq/{irq}/actions")

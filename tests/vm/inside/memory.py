@@ -22,16 +22,16 @@ def far_away() -> Facts:
     """A worker that began on node 0 is bound to nodes 2 and 3, and node 2 is its NPU's: memory of every kind on node 0,
     some of it shared with a process on node 1."""
     BALANCING.write_text("0")
-    with Scene("memory", "a2", ["16-23"]) as scene:
-        worker = scene.worker(0, "0-31")
-        other, _ = scene.bystander("0-31")
+    with Scene("memory", "a2", ["8-11"]) as scene:
+        worker = scene.worker(0, "0-15")
+        other, _ = scene.bystander("0-15")
         file = scene.folder / "mapped"
         file.write_bytes(bytes(FILE_MIB << 20))
         shared = scene.folder / "shared"
         shared.write_bytes(b"")
         os.truncate(shared, MIB << 20)
         run_on(worker, 0)
-        run_on(other, 8)
+        run_on(other, 4)
         maps = {
             "private": worker.map("private", MIB),
             "shared": worker.map("shared", MIB),

@@ -91,6 +91,7 @@ class Scene:
         quiet = 0.0
         found: float | None = None
         while time.monotonic() - begun < seconds:
+            self.agent.check()
             status = self.agent.status()
             calm = every_worker(status, self.pids) and also(status) and not astray({"status": status}, self._live)
             now = time.monotonic() - begun
