@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.control.act import ActResult
-from agent.control.report import Report, log_lines, memory_figures
+from agent.control.report import Report, log_lines
 from agent.control.steps import StepsResult
 from agent.model.reason import Problem, Reason
 from agent.model.spec import Mode
@@ -76,17 +76,11 @@ class LogBook:
             if irqs.written:
                 how = "would be placed" if dry else "repaired" if irqs.drift else "placed"
                 if not dry or self._changed(f"interrupts of NPU {npu}", irqs.written):
-                    log.info("NPU%d: %d interrupts %s", npu, irqs.written, how)
+                    log.info("interrupts of NPU %d: %d %s", npu, irqs.written, how)
             if irqs.problem is not None and irqs.problem.reason is not Reason.SWITCHED_OFF:
                 self.once(f"problem of interrupts of NPU {npu}", irqs.problem, logging.WARNING)
             else:
                 self.forget(f"problem of interrupts of NPU {npu}")
-        for process, memory in steps.memory.items():
-            if memory.state != "Pending" and self._changed(("memory", process), memory):
-                said = ", ".join(part for part in (str(memory.problem or ""), memory_figures(memory)) if part)
-                log.info("memory of process %d: %s: %s", process.pid, memory.state, said)
-        for key in [key for key in self._said if isinstance(key, tuple) and key[1] not in steps.memory]:
-            del self._said[key]
         if steps.uvb is not None and steps.uvb.written and not dry:
             log.info("%d UVB threads %s", steps.uvb.written, "repaired" if steps.uvb.drift else "placed")
         if steps.helpers and not dry:

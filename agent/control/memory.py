@@ -79,25 +79,25 @@ class MemoryMover:
         self._queue: deque[ProcessId] = deque()
         self._under_way: ProcessId | None = None
         self._closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     @property
     def outcomes(self) -> dict[ProcessId, MemoryOutcome]:
         """What came of each worker that was ever submitted or adopted, as of now."""
-        with self._changed:
+        with self._lock:
             return dict(self._record)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is being moved or waits its turn; what was submitted and not begun does not count."""
-        with self._changed:
+        with self._lock:
             return not self._queue and self._under_way is None
 
     def adopt(self, outcomes: Mapping[ProcessId, MemoryOutcome]) -> None:
         """What the journal of an earlier run of the agent has. What was begun there and not finished stays as it is:
         how far that came is not known, and the worker has been slowed down once."""
-        with self._changed:
+        with self._lock:
             for process, outcome in outcomes.items():
                 self._record[process] = _interrupted(process, outcome) if outcome.state == "Pending" else outcome
 
@@ -126,7 +126,7 @@ class MemoryMover:
             self._submitted.append(process)
         else:
             outcome = MemoryOutcome("Skipped", problem, node, skipped=self._resident(process))
-        with self._changed:
+        with self._lock:
             self._record[process] = outcome
 
     def begin(self) -> None:
@@ -134,18 +134,17 @@ class MemoryMover:
         be moved a second time after a crash."""
         if not self._submitted or self._closed:
             return
-        if self._thread is None:
-            # A daemon: a call that the kernel does not end must not hold up the end of the agent.
-            self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
-            self._thread.start()
-        with self._changed:
+        with self._lock:
             self._queue.extend(process for process in self._submitted if process in self._record)
-            self._changed.notify_all()
-        self._submitted.clear()
+            self._submitted.clear()
+            if self._queue and self._thread is None:
+                # A daemon: a call that the kernel does not end must not hold up the end of the agent.
+                self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+                self._thread.start()
 
     def retain(self, processes: Collection[ProcessId]) -> None:
         """Forgets all other workers. One whose memory is being moved is left after the batch under way."""
-        with self._changed:
+        with self._lock:
             self._record = {process: kept for process, kept in self._record.items() if process in processes}
             self._submitted = [process for process in self._submitted if process in self._record]
             self._queue = deque(process for process in self._queue if process in self._record)
@@ -156,27 +155,27 @@ class MemoryMover:
         A worker in the midst of which it ended is ``Partial`` then, with what was moved. Those whose turn had not come
         are no longer in `outcomes`: with a journal that is written after this, the next run of the agent takes them up.
         """
-        with self._changed:
+        with self._lock:
             self._closed = True
             for process in (*self._submitted, *self._queue):
                 self._record.pop(process, None)
             self._queue.clear()
-            self._changed.notify_all()
+            thread = self._thread
         self._submitted.clear()
-        if self._thread is not None:
-            self._thread.join(timeout)
+        if thread is not None:
+            thread.join(timeout)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closed)
-                if self._closed:
+            with self._lock:
+                if self._closed or not self._queue:
+                    self._thread = None  # the next `begin` starts another
                     return
                 process = self._under_way = self._queue.popleft()
                 node = self._record[process].node
             assert node is not None  # what is queued was submitted
             outcome = self._move(process, node)
-            with self._changed:
+            with self._lock:
                 self._under_way = None
                 if process in self._record:
                     self._record[process] = outcome
@@ -254,7 +253,7 @@ class MemoryMover:
 
     def _halt(self, task: _Task) -> Problem | None:
         """Why no further batch is to begin."""
-        with self._changed:
+        with self._lock:
             wanted = task.process in self._record and not self._closed
         if not wanted:
             return Problem(Reason.MIGRATION_INTERRUPTED, "it was stopped before it was through; it is not redone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,10 @@ class Rig:
                 break
             time.sleep(0.005)
         self.agent.step()
+        memory = self.agent.parts.steps.memory
+        wait_until(lambda: memory.idle)
+        if memory.outcomes != self.agent.last_steps.memory:
+            self.agent.step()
 
     def sweep(self, seconds: float = 5.0) -> None:
         """One pass, without npu-smi having anything new to say."""
@@ -125,6 +130,15 @@ class Rig:
     def writes(self) -> int:
         """sched_setaffinity calls of the agent so far."""
         return self.node.kernel.calls["sched_setaffinity"]
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    """For what another thread does."""
+    for _ in range(2000):
+        if done():
+            return
+        time.sleep(0.005)
+    raise AssertionError("nothing happened for ten seconds")
 
 
 def masks(worker: Worker) -> dict[str, set[str]]:
