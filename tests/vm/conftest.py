@@ -53,7 +53,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         if topology not in reports:
             capture = request.config.pluginmanager.getplugin("capturemanager")
             with capture.global_and_fixture_disabled():
-                reports[topology] = _boot_twice(topology, tmp_path_factory)
+                reports[topology] = boot_twice(topology, tmp_path_factory)
         report = reports[topology]
         if isinstance(report, str):
             pytest.skip(report)
@@ -62,7 +62,8 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return get
 
 
-def _boot_twice(topology: str, folders: pytest.TempPathFactory) -> Report | str:
+def boot_twice(topology: str, folders: pytest.TempPathFactory) -> Report | str:
+    """What a guest has told, or why there is none after two tries."""
     for attempt in ("first", "second"):
         try:
             return boot(topology, SCENARIOS[topology], folders.mktemp(topology))

@@ -104,4 +104,4 @@ def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
     raise GuestError("\n".join([f"no report, status {running.returncode}; the last lines:", *lines[-15:]]))
 
 
-__all__ = ["PROGRAM", "BuildError", "GuestError", "Report", "boot", "missing"]
+__all__ = ["BEGIN", "END", "PROGRAM", "BuildError", "GuestError", "Report", "boot", "missing"]
