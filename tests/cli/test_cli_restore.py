@@ -33,7 +33,7 @@ from tests.control.rig import Rig
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A virtual node that the command takes for this machine; its agent was stopped."""
     rig = Rig(tmp_path, "a2")
-    monkeypatch.setattr("agent.cli.restore.LinuxHost", lambda: rig.node.kernel)
+    monkeypatch.setattr("agent.cli.restore.LinuxHost", lambda root: rig.node.kernel)
     monkeypatch.setattr("agent.cli.restore.check_kernel", lambda root: None)
     return rig
 
@@ -67,6 +67,7 @@ def test_it_gives_back_what_was_bound_and_has_nothing_to_do_the_second_time(rig:
     assert done.out.splitlines() == [
         f"process {first.pid} (CPUs {pools[0]}): 4 threads given back to their cpuset",
         f"process {second.pid} (CPUs {pools[1]}): 5 threads given back to their cpuset",
+        "34 interrupts given back",
     ]
     assert is_free(first)
     assert is_free(second)
@@ -128,7 +129,8 @@ def test_a_dry_run_says_what_would_be_given_back_and_writes_nothing(rig: Rig, re
     content, writes = rig.journal_file.read_bytes(), rig.writes()
     done = restore("--dry-run")
     assert (done.status, done.err) == (0, "")
-    assert done.out == f"process {worker.pid} (CPUs {rig.pools()[0]}): 4 threads would be given back to their cpuset\n"
+    threads = f"process {worker.pid} (CPUs {rig.pools()[0]}): 4 threads would be given back to their cpuset"
+    assert done.out == f"{threads}\n17 interrupts would be given back\n"
     assert (rig.journal_file.read_bytes(), rig.writes()) == (content, writes)
     assert not (rig.folder / "lock").exists()
 
@@ -154,7 +156,8 @@ def test_a_worker_that_ended_needs_nothing(rig: Rig, restore: Restore) -> None:
     worker.end()
     done = restore()
     assert (done.status, done.err) == (0, "")
-    assert done.out == f"process {worker.pid} (CPUs {rig.pools()[0]}): no thread is on its CPUs any more\n"
+    threads = f"process {worker.pid} (CPUs {rig.pools()[0]}): no thread is on its CPUs any more"
+    assert done.out == f"{threads}\n17 interrupts given back\n"
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
