@@ -45,7 +45,6 @@ def test_pages_of_a_mapped_file_stay(told: Told) -> None:
 
 def test_a_thread_goes_on_touching_the_memory_while_it_moves(told: Told) -> None:
     pace = told("n4c16")["memory.far_away"]["pace"]
-    print(f"longest stall of a thread that touches what is moved: {pace['longest_ms']} ms, {pace['touches']} touches")
     assert pace["touches"] > PAGES
 
 

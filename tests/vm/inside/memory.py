@@ -48,6 +48,7 @@ def far_away() -> Facts:
         scene.agent.fork()
         facts = scene.settle(_moved)
         facts |= {"pace": worker.pace_end(), "before": before}
+        print(f"  longest stall of a thread that touches what is moved: {facts['pace']['longest_ms']} ms", flush=True)
         facts["after"] = {name: pages(worker.pid, address) for name, address in maps.items()}
         facts["after"]["of the other"] = pages(other.pid, of_other)
         # A worker's memory is moved once: what lies elsewhere later is none of the agent's business.
