@@ -36,10 +36,10 @@ def test_the_report_between_the_marks_is_what_a_guest_has_told(tmp_path: Path, m
 
 def test_the_program_is_given_topology_folder_and_scenarios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, monkeypatch, f'echo "$@" >{tmp_path}/arguments; exit 125')
+    root = guest.furnish(tmp_path / "root")
     with pytest.raises(guest.GuestError):
-        guest.boot("n4mem2", ["nodes.a2"], tmp_path)
-    root = tmp_path / "root"
-    expected = f"run --topology n4mem2 --timeout {guest.LIMIT} --add {root} {tmp_path}/script nodes.a2\n"
+        guest.boot("n4mem2", ["nodes.a2"], root)
+    expected = f"run --topology n4mem2 --timeout {guest.LIMIT} --add {root} {root}/{guest.SCRIPT} nodes.a2\n"
     assert (tmp_path / "arguments").read_text() == expected
     assert (root / "opt/cpubind-vm/tests/vm/inside/drive.py").is_file()
 
@@ -52,9 +52,7 @@ def test_a_guest_that_comes_to_no_report_is_told_with_its_last_lines(
         guest.boot("n4c16", ["nodes.a2"], tmp_path)
 
 
-def test_a_guest_that_fails_once_is_booted_again(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guest_that_fails_once_is_booted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[object] = [guest.GuestError("no report"), guest.Report({})]
 
     def boot(*_: object) -> object:
@@ -64,9 +62,9 @@ def test_a_guest_that_fails_once_is_booted_again(
         return answer
 
     monkeypatch.setattr(conftest, "boot", boot)
-    assert isinstance(conftest.boot_twice("n4c16", tmp_path_factory), guest.Report)
+    assert isinstance(conftest.boot_twice("n4c16", lambda: tmp_path), guest.Report)
     answers[:] = [guest.GuestError("no report"), BuildError("no wheels")]
-    assert "no wheels" in str(conftest.boot_twice("n4c16", tmp_path_factory))
+    assert "no wheels" in str(conftest.boot_twice("n4c16", lambda: tmp_path))
 
 
 def test_without_a_program_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
