@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from tests.vm.arm64 import BuildError, build_site
-from tests.vm.inside.drive import BEGIN, END
+from tests.vm.inside.drive import REPORT
 
 PROGRAM = "VM_NUMA_GUEST"
 LIMIT = 1500
@@ -27,8 +27,11 @@ QEMU = "qemu-system-aarch64"
 SCRIPT = Path("opt/cpubind-vm/script")
 """Below the root of a guest: what it is to run."""
 
-_SCRIPT = """\
+BOOTED = "-----guest runs"
+
+_SCRIPT = f"""\
 #!/bin/sh
+echo '{BOOTED}'
 cd /opt/cpubind-vm
 export PYTHONPATH=/opt/cpubind-vm
 exec python3 -m tests.vm.inside.drive "$@"
@@ -37,7 +40,7 @@ _HERE = Path(__file__).parent
 
 
 class GuestError(Exception):
-    """The guest did not boot, or did not come to its report. The message ends with what it printed last."""
+    """The guest did not boot. The message ends with what was printed last."""
 
 
 def missing() -> str:
@@ -56,11 +59,16 @@ def missing() -> str:
 class Report:
     """What a guest has told, by scenario."""
 
-    def __init__(self, told: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, told: Mapping[str, Mapping[str, Any]], end: str = "") -> None:
+        """`end`: the last that it printed, for people."""
         self._told = told
+        self._end = end
 
     def __getitem__(self, scenario: str) -> dict[str, Any]:
-        """The facts of a scenario. AssertionError, with the traceback of the guest, where it broke in there."""
+        """The facts of a scenario. AssertionError, with the traceback of the guest, where it broke in there, or with
+        what was printed last, where it did not come to an end."""
+        if scenario not in self._told:
+            raise AssertionError(f"the guest has not told of {scenario}; the last lines:\n{self._end}")
         told = self._told[scenario]
         if "error" in told:
             raise AssertionError(f"{scenario} broke in the guest:\n{told['error']}")
@@ -82,7 +90,8 @@ def furnish(folder: Path) -> Path:
 def boot(topology: str, scenarios: Sequence[str], root: Path) -> Report:
     """Boots a guest with a `root` that was furnished, runs the scenarios in it and returns its report.
 
-    What it prints is printed here, too, for whoever waits. Raises `GuestError`.
+    What it prints is printed here, too, for whoever waits. GuestError where it does not boot: once it has, what is
+    missing in the report is for tests to find.
     """
     command = [os.environ[PROGRAM], "run", "--topology", topology, "--timeout", str(LIMIT), "--add", str(root)]
     with subprocess.Popen(
@@ -98,7 +107,7 @@ def boot(topology: str, scenarios: Sequence[str], root: Path) -> Report:
         try:
             for line in running.stdout:
                 lines.append(line.rstrip("\n"))
-                if not line.startswith("{"):
+                if not line.startswith(REPORT):
                     print(f"[{topology}] {lines[-1]}", flush=True)
         except BaseException:
             # Below the shell there is QEMU, in a process group of its own.
@@ -106,9 +115,15 @@ def boot(topology: str, scenarios: Sequence[str], root: Path) -> Report:
                 process.kill()
             running.kill()
             raise
-    if BEGIN in lines and END in lines:
-        return Report(json.loads("".join(lines[lines.index(BEGIN) + 1 : lines.index(END)])))
-    raise GuestError("\n".join([f"no report, status {running.returncode}; the last lines:", *lines[-15:]]))
+    last = [line for line in lines if not line.startswith(REPORT)][-15:]
+    end = "\n".join([f"status {running.returncode}", *last])
+    if BOOTED not in lines:
+        raise GuestError(f"did not boot; {end}")
+    told: dict[str, Any] = {}
+    for line in lines:
+        if line.startswith(REPORT):
+            told |= json.loads(line.removeprefix(REPORT))
+    return Report(told, end)
 
 
-__all__ = ["BEGIN", "END", "PROGRAM", "BuildError", "GuestError", "Report", "boot", "furnish", "missing"]
+__all__ = ["BOOTED", "PROGRAM", "REPORT", "BuildError", "GuestError", "Report", "boot", "furnish", "missing"]

@@ -10,7 +10,7 @@ from tests.vm import conftest, guest
 from tests.vm.arm64 import BuildError
 from tests.vm.masks import astray, cpus, places
 
-REPORT = '{"nodes.a2": {"facts": {"settled": true}}, "nodes.a3": {"error": "Traceback: no such CPU"}}'
+A2, A3 = '{"nodes.a2": {"facts": {"settled": true}}}', '{"nodes.a3": {"error": "Traceback: no such CPU"}}'
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(guest.PROGRAM, str(path))
 
 
-def test_the_report_between_the_marks_is_what_a_guest_has_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["3 s: nodes.a2: done", guest.BEGIN, REPORT, guest.END]
+def test_what_is_marked_is_what_a_guest_has_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [guest.BOOTED, "3 s: nodes.a2: done", guest.REPORT + A2, "4 s: nodes.a3: Traceback", guest.REPORT + A3]
     program(tmp_path, monkeypatch, "\n".join(f"echo '{line}'" for line in lines))
     report = guest.boot("n4c16", ["nodes.a2", "nodes.a3"], tmp_path)
     assert report["nodes.a2"] == {"settled": True}
@@ -44,16 +44,30 @@ def test_the_program_is_given_topology_folder_and_scenarios(tmp_path: Path, monk
     assert (root / "opt/cpubind-vm/tests/vm/inside/drive.py").is_file()
 
 
-def test_a_guest_that_comes_to_no_report_is_told_with_its_last_lines(
+def test_a_guest_that_does_not_boot_is_an_error_with_its_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path, monkeypatch, "echo Kernel panic; exit 124")
-    with pytest.raises(guest.GuestError, match=r"(?s)status 124.*Kernel panic"):
+    program(tmp_path, monkeypatch, "echo Kernel panic; exit 125")
+    with pytest.raises(guest.GuestError, match=r"(?s)status 125.*Kernel panic"):
         guest.boot("n4c16", ["nodes.a2"], tmp_path)
 
 
+def test_what_a_guest_that_ended_early_has_not_told_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [guest.BOOTED, guest.REPORT + A2, "Killed"]
+    program(tmp_path, monkeypatch, "\n".join(f"echo '{line}'" for line in lines) + "\nexit 124")
+    report = guest.boot("n4c16", ["nodes.a2", "nodes.a3"], tmp_path)
+    assert report["nodes.a2"] == {"settled": True}
+    with pytest.raises(AssertionError, match=r"(?s)status 124.*Killed"):
+        report["nodes.a3"]
+
+
+def test_the_script_of_a_guest_says_first_of_all_that_it_runs(tmp_path: Path) -> None:
+    script = guest.furnish(tmp_path) / guest.SCRIPT
+    assert script.read_text().splitlines()[:2] == ["#!/bin/sh", f"echo '{guest.BOOTED}'"]
+
+
 def test_a_guest_that_fails_once_is_booted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[object] = [guest.GuestError("no report"), guest.Report({})]
+    answers: list[object] = [guest.GuestError("did not boot"), guest.Report({})]
 
     def boot(*_: object) -> object:
         answer = answers.pop(0)
@@ -63,7 +77,7 @@ def test_a_guest_that_fails_once_is_booted_again(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(conftest, "boot", boot)
     assert isinstance(conftest.boot_twice("n4c16", lambda: tmp_path), guest.Report)
-    answers[:] = [guest.GuestError("no report"), BuildError("no wheels")]
+    answers[:] = [guest.GuestError("did not boot"), BuildError("no wheels")]
     assert "no wheels" in str(conftest.boot_twice("n4c16", lambda: tmp_path))
 
 
