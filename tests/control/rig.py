@@ -28,9 +28,9 @@ from agent.node.procfs import boot_id
 class Rig:
     """One host with one agent; `restart` ends the agent and starts another on the same files."""
 
-    def __init__(self, folder: Path, profile: str = "a3", **parts: Any) -> None:
+    def __init__(self, folder: Path, profile: str = "a3", *, interrupts: bool = True, **parts: Any) -> None:
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile)
+        self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)
         self.now = 1000.0
         self.parts = parts
         self.told: list[Happening] = []
