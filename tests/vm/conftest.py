@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.vm.guest import BuildError, GuestError, Report, boot, missing
+from tests.vm.guest import BuildError, GuestError, Report, boot, furnish, missing
 
 SCENARIOS = {
     "n4c32": [
@@ -18,6 +20,7 @@ SCENARIOS = {
     "n4c16": [
         "memory.far_away",
         "interrupts.moved",
+        "interrupts.named_by_proc",
         "interrupts.irqbalance",
         "helpers.confined",
         "crash.twenty_kills",
@@ -44,7 +47,15 @@ Told = Callable[[str], Report]
 
 
 @pytest.fixture(scope="session")
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Path]]:
+    """What guests run, gathered when the first one is booted: a hundred megabytes."""
+    folder = tmp_path_factory.mktemp("guest")
+    yield functools.cache(lambda: furnish(folder))
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def told(request: pytest.FixtureRequest, root: Callable[[], Path]) -> Told:
     """The report of the guest of a topology. One that could not boot is tried once more, then skipped, loudly."""
     reports: dict[str, Report | str] = {}
 
@@ -52,7 +63,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         if topology not in reports:
             capture = request.config.pluginmanager.getplugin("capturemanager")
             with capture.global_and_fixture_disabled():
-                reports[topology] = _boot_twice(topology, tmp_path_factory)
+                reports[topology] = boot_twice(topology, root)
         report = reports[topology]
         if isinstance(report, str):
             pytest.skip(report)
@@ -61,10 +72,11 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return get
 
 
-def _boot_twice(topology: str, folders: pytest.TempPathFactory) -> Report | str:
+def boot_twice(topology: str, root: Callable[[], Path]) -> Report | str:
+    """What a guest has told, or why there is none after two tries."""
     for attempt in ("first", "second"):
         try:
-            return boot(topology, SCENARIOS[topology], folders.mktemp(topology))
+            return boot(topology, SCENARIOS[topology], root())
         except (GuestError, BuildError) as error:
             print(f"\nTHE GUEST {topology} FAILED, {attempt} try: {error}", flush=True)
             problem = f"THE GUEST {topology} COULD NOT BE HAD, tried twice: {str(error).splitlines()[0]}"

@@ -24,6 +24,9 @@ LIMIT = 1500
 """Seconds for one guest with all its scenarios. What hangs in there has shorter limits of its own."""
 QEMU = "qemu-system-aarch64"
 
+SCRIPT = Path("opt/cpubind-vm/script")
+"""Below the root of a guest: what it is to run."""
+
 _SCRIPT = """\
 #!/bin/sh
 cd /opt/cpubind-vm
@@ -65,21 +68,25 @@ class Report:
         return facts
 
 
-def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
-    """Boots a guest, runs the scenarios in it and returns its report; `folder` is for what it is made of.
-
-    What it prints is printed here, too, for whoever waits. Raises `GuestError`, and `BuildError` where what is to run
-    inside can't be had.
-    """
-    site = build_site(folder / "root")
-    inside = site / "opt/cpubind-vm/tests/vm"
-    inside.mkdir(parents=True, exist_ok=True)
+def furnish(folder: Path) -> Path:
+    """Fills a folder with what guests run, the same for all of them; returns it. BuildError where it can't be had."""
+    build_site(folder)
+    inside = folder / "opt/cpubind-vm/tests/vm"
+    inside.mkdir(parents=True)
     shutil.copytree(_HERE / "inside", inside / "inside", ignore=shutil.ignore_patterns("__pycache__"))
-    script = folder / "script"
+    script = folder / SCRIPT
     script.write_text(_SCRIPT)
-    command = [os.environ[PROGRAM], "run", "--topology", topology, "--timeout", str(LIMIT), "--add", str(site)]
+    return folder
+
+
+def boot(topology: str, scenarios: Sequence[str], root: Path) -> Report:
+    """Boots a guest with a `root` that was furnished, runs the scenarios in it and returns its report.
+
+    What it prints is printed here, too, for whoever waits. Raises `GuestError`.
+    """
+    command = [os.environ[PROGRAM], "run", "--topology", topology, "--timeout", str(LIMIT), "--add", str(root)]
     with subprocess.Popen(
-        [*command, str(script), *scenarios],
+        [*command, str(root / SCRIPT), *scenarios],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -104,4 +111,4 @@ def boot(topology: str, scenarios: Sequence[str], folder: Path) -> Report:
     raise GuestError("\n".join([f"no report, status {running.returncode}; the last lines:", *lines[-15:]]))
 
 
-__all__ = ["PROGRAM", "BuildError", "GuestError", "Report", "boot", "missing"]
+__all__ = ["BEGIN", "END", "PROGRAM", "BuildError", "GuestError", "Report", "boot", "furnish", "missing"]

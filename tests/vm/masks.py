@@ -17,7 +17,16 @@ def astray(threads: Iterable[Fact], expected: Mapping[str, str]) -> list[Fact]:
     """The threads whose mask is not what is expected of their name. `threads` is one or more: none is an error."""
     found = list(threads)
     assert found, "no thread was seen"
-    return [fact for fact in found if fact["mask"] != _place(fact["comm"], expected)]
+    return [fact for fact in found if cpus(fact["mask"]) != cpus(_place(fact["comm"], expected))]
+
+
+def cpus(text: str) -> set[int]:
+    """The CPUs of a list. taskset writes two neighbours as ``2,3``, the kernel as ``2-3``."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
 
 
 def worker(facts: Fact, number: int) -> list[Fact]:

@@ -54,6 +54,13 @@ def test_kill_9_leaves_them_and_restore_gives_them_back(moved: dict[str, Any]) -
     assert moved["restored"] == moved["before"]
 
 
+def test_on_an_old_kernel_proc_interrupts_says_which_they_are(told: Told) -> None:
+    facts = told("n4c16")["interrupts.named_by_proc"]
+    assert facts["bound"]["masks"] == _expected(facts), facts["bound"]["log"]
+    assert facts["restore"]["exit"] == 0, facts["restore"]
+    assert facts["restored"] == facts["before"]
+
+
 def test_irqbalance_leaves_the_npus_interrupts_alone_while_they_are_bound(balanced: dict[str, Any]) -> None:
     assert balanced["before"] == [balanced["other"]]
     assert balanced["bound"]["banned"] == sorted([balanced["other"], *balanced["irqs"]])

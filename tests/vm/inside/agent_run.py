@@ -30,15 +30,22 @@ Status = dict[str, Any]
 class AgentRun:
     """``cpubind run --standalone`` with files of its own in a folder, which outlast its death."""
 
-    def __init__(self, folder: Path, npu_smi: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, npu_smi: Path, *, root: Path = Path("/")) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.state_file = folder / "plan.yaml"
         self.journal_file = folder / "journal.json"
         self.log_file = folder / "log"
-        self.files = ["--host-root", "/", "--journal-file", str(self.journal_file), "--lock-file", str(folder / "lock")]
+        self.files = [
+            "--host-root",
+            str(root),
+            "--journal-file",
+            str(self.journal_file),
+            "--lock-file",
+            str(folder / "lock"),
+        ]
         self._command = ["run", "--standalone", "--npu-smi", str(npu_smi), "--npu-smi-timeout", "60", *self.files]
         self._command += ["--state-file", str(self.state_file)]
-        self._command += ["--sweep-interval", str(SWEEP), "--node-name", "node-arm", *flags]
+        self._command += ["--sweep-interval", str(SWEEP), "--node-name", "node-arm"]
         self._seen: tuple[int, Status] = (0, {})
         self.pid = 0
 

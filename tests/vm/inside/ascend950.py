@@ -17,7 +17,15 @@ def one_thread() -> Facts:
         for process in (host, pod):
             process.spawn(UVB)
         scene.agent.fork()
-        return {"bound": scene.settle(), "host": taskset(host.pid), "pod": taskset(pod.pid)}
+        facts: Facts = {"bound": scene.settle(), "host": taskset(host.pid), "pod": taskset(pod.pid)}
+        scene.agent.set_spec(mode="Disabled")
+        scene.agent.wait(restored)
+        return facts | {"disabled": scene.look() | {"host": taskset(host.pid)}}
+
+
+def restored(status: Facts) -> bool:
+    """Whether the agent says that it has given everything back."""
+    return any(c["type"] == "Restored" and c["status"] == "True" for c in status.get("conditions", ()))
 
 
 def two_threads() -> Facts:

@@ -8,22 +8,26 @@ import subprocess
 import time
 
 from tests.vm.inside.agent_run import SWEEP, every_worker
+from tests.vm.inside.interrupts import ELSEWHERE, NAMES, masks, scene_with_card, write
 from tests.vm.inside.scene import Facts, Scene, taskset
 
 KILLS = 20
 SEED = 4
+HOMES = ("0-3", "8-11")
 
 
 def twenty_kills() -> Facts:
     """From the first start on, which finds workers that nobody has bound, to a last one that is left in peace."""
     chance = random.Random(SEED)
-    with Scene("crash", "a2", ["0-3", "8-11"]) as scene:
+    with scene_with_card("crash", HOMES) as (scene, irqs):
         for npu in range(2):
             scene.worker(npu, "0-15")
         # Threads that had masks of their own before the agent came: to be put back by `restore`, not widened.
         narrow = {worker.threads["worker"][0]: f"{9 + npu}" for npu, worker in scene.workers.items()}
         for tid, cpus in narrow.items():
             subprocess.run(["taskset", "-c", "-p", cpus, str(tid)], check=True, capture_output=True)
+        write(irqs[0], ELSEWHERE)
+        irqs_before = masks(irqs)
         child = scene.workers[0].fork(scene.workers[0].threads["worker"][1])[0]
         before = scene.threads() + taskset(child)
 
@@ -44,16 +48,17 @@ def twenty_kills() -> Facts:
                 os.sched_setaffinity(worker.threads["worker"][2], {0, 1})
         scene.agent.fork()
         facts: Facts = {"before": before, "late": late, "span": span, "moments": moments}
-        facts["bound"] = scene.settle() | {"child": taskset(child)}
+        facts["bound"] = scene.settle() | {"child": taskset(child), "irqs": masks(irqs)}
         scene.agent.kill()
         facts["restore"] = scene.agent.command("restore")
         facts["restored"] = scene.threads() + taskset(child)
+        facts |= {"irqs": dict(zip(irqs, NAMES, strict=True)), "irqs_before": irqs_before, "irqs_restored": masks(irqs)}
         return facts
 
 
 def _span() -> float:
     """Seconds from a start until all is bound and one sweep has passed."""
-    with Scene("crash-span", "a2", ["0-3", "8-11"]) as scene:
+    with Scene("crash-span", "a2", HOMES) as scene:
         for npu in range(2):
             scene.worker(npu, "0-15")
         begun = time.monotonic()

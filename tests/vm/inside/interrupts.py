@@ -10,8 +10,9 @@ import os
 import socket
 import struct
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,7 +27,7 @@ ELSEWHERE = "3"
 
 def moved() -> Facts:
     """Bound, moved away by somebody, put back; given back when the worker ends, and by `restore` after kill -9."""
-    with _scene("irqs") as (scene, irqs):
+    with scene_with_card("irqs") as (scene, irqs):
         # One had a mask of its own before the agent came.
         write(irqs[1], ELSEWHERE)
         facts: Facts = {"irqs": dict(zip(irqs, NAMES, strict=True)), "before": masks(irqs)}
@@ -52,10 +53,26 @@ def moved() -> Facts:
         return facts
 
 
+def named_by_proc() -> Facts:
+    """On a kernel that has no /sys/kernel/irq (before Linux 4.9) /proc/interrupts alone says the names."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with scene_with_card("old-kernel", root=root) as (scene, irqs):
+            _lay_out(stack, root)
+            facts: Facts = {"irqs": dict(zip(irqs, NAMES, strict=True)), "before": masks(irqs)}
+            scene.worker(0, "0-15")
+            scene.agent.fork()
+            facts["bound"] = scene.settle(_bound) | {"masks": masks(irqs)}
+            scene.agent.stop()
+            facts["restore"] = scene.agent.command("restore")
+            facts["restored"] = masks(irqs)
+            return facts
+
+
 def irqbalance() -> Facts:
     """The real irqbalance runs, and somebody has banned an interrupt already."""
     Path("/run/irqbalance").mkdir(parents=True, exist_ok=True)
-    with _scene("irqbalance") as (scene, irqs), ExitStack() as stack:
+    with scene_with_card("irqbalance") as (scene, irqs), ExitStack() as stack:
         daemon = stack.enter_context(
             subprocess.Popen(["irqbalance", "--foreground", "--interval=2"], stdout=subprocess.DEVNULL)
         )
@@ -79,16 +96,20 @@ def irqbalance() -> Facts:
 
 
 @contextmanager
-def _scene(name: str) -> Iterator[tuple[Scene, list[int]]]:
-    """NPU 0, at home on node 2, whose Bus-Id is that of the network card, with the names laid over."""
+def scene_with_card(
+    name: str, homes: Iterable[str] = ("8-11",), *, root: Path = Path("/")
+) -> Iterator[tuple[Scene, list[int]]]:
+    """NPUs of which the first has the network card's address, and the card's interrupts, with the names laid over; for
+    a `root` of the agent's own those of /proc/interrupts alone."""
     card = next(f.parent for f in sorted(Path("/sys/bus/pci/devices").glob("*/msi_irqs")))
     irqs = sorted(int(f.name) for f in (card / "msi_irqs").iterdir())
-    with Scene(name, "a2", ["8-11"], bus_ids=[card.name]) as scene, ExitStack() as stack:
+    with Scene(name, "a2", homes, bus_ids=[card.name], root=root) as scene, ExitStack() as stack:
         table = Path("/proc/interrupts").read_text()
         for irq, action in zip(irqs, NAMES, strict=True):
             actions = Path(f"/sys/kernel/irq/{irq}/actions")
             table = table.replace(actions.read_text().strip(), action, 1)
-            _lay(stack, scene.folder / f"actions-{irq}", action + "\n", actions)
+            if root == Path("/"):
+                _lay(stack, scene.folder / f"actions-{irq}", action + "\n", actions)
         _lay(stack, scene.folder / "interrupts", table, Path("/proc/interrupts"))
         was = masks(irqs)
         for irq, mask in was.items():
@@ -100,6 +121,16 @@ def _lay(stack: ExitStack, file: Path, text: str, over: Path) -> None:
     file.write_text(text)
     subprocess.run(["mount", "--bind", file, over], check=True)
     stack.callback(lambda: subprocess.run(["umount", over], check=True))
+
+
+def _lay_out(stack: ExitStack, root: Path) -> None:
+    """A host root that is this machine but for /sys/kernel."""
+    shown = ["proc", "dev", *(f"sys/{folder.name}" for folder in Path("/sys").iterdir() if folder.name != "kernel")]
+    for folder in shown:
+        (root / folder).mkdir(parents=True)
+        subprocess.run(["mount", "--rbind", Path("/") / folder, root / folder], check=True)
+        # Lazily: what is mounted below goes with it.
+        stack.callback(lambda name: subprocess.run(["umount", "-l", root / name], check=True), folder)
 
 
 def masks(irqs: list[int]) -> dict[int, str]:

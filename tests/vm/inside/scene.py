@@ -31,8 +31,17 @@ THREADS = 6
 class Scene:
     """NPUs, workers and an agent. A context manager, at whose end all processes are killed."""
 
-    def __init__(self, name: str, device: str, homes: Iterable[str | None], *, bus_ids: Iterable[str] = ()) -> None:
-        """`device`: a profile of the demo. `homes`: of each NPU the CPUs near it, as npu-smi is to print them."""
+    def __init__(
+        self,
+        name: str,
+        device: str,
+        homes: Iterable[str | None],
+        *,
+        bus_ids: Iterable[str] = (),
+        root: Path = Path("/"),
+    ) -> None:
+        """`device`: a profile of the demo. `homes`: of each NPU the CPUs near it, as npu-smi is to print them. `root`:
+        where the agent is to see this machine."""
         model = PROFILES[device]
         homes = list(homes)
         npus = [
@@ -51,7 +60,7 @@ class Scene:
         self.npu_smi = NpuSmiStandIn(self.folder, profile)
         self.workers: dict[int, StandIn] = {}
         self.containers: dict[int, Container] = {}
-        self.agent = AgentRun(self.folder / "agent", self.npu_smi.path)
+        self.agent = AgentRun(self.folder / "agent", self.npu_smi.path, root=root)
         self._name = name
         self._stack = ExitStack()
         self._live = LiveMasks(LinuxHost())
