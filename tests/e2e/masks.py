@@ -32,7 +32,7 @@ while not os.path.exists(done):
         mask = sorted(os.sched_getaffinity(int(tid)))
         if mask not in masks:
             masks.append(mask)
-    time.sleep(0.02)
+    time.sleep(0.1)
 print(json.dumps(seen))
 """
 
