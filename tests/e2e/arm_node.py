@@ -50,14 +50,14 @@ _CHANGED = {
 _FEW_CPUS = """\
 #!/bin/sh
 export GOMAXPROCS=2
-exec taskset --cpu-list 0-1 /usr/bin/${0##*/} "$@"
+exec /usr/bin/taskset -c 0-1 /usr/bin/${0##*/} "$@"
 """
 # kubelet writes the cpuset of every container again in each period, for which a program is run.
 _KUBELET = """\
 #!/bin/sh
 export GOMAXPROCS=2
 sed -i 's/^cpuManagerReconcilePeriod: .*/cpuManagerReconcilePeriod: 10s/' /guest/kubelet.yaml
-exec taskset --cpu-list 0-1 /usr/bin/kubelet --housekeeping-interval=60s "$@"
+exec /usr/bin/taskset -c 0-1 /usr/bin/kubelet --housekeeping-interval=60s "$@"
 """
 
 
