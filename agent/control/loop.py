@@ -218,7 +218,7 @@ class Agent:
             actor.prepare(plan, seen, spec)
             self._save_journal(notes)
             acted = actor.act(plan, seen, spec, observer.members)
-            steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted))
+            steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted, spec))
             done = steps.act(noted=self._save_journal(notes))
             self.last_act = acted.after(self.last_act)
         self.last_steps = done.after(self.last_steps)
