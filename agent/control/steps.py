@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from agent.control.confine import Confiner
 from agent.control.confinement import Confinement, ConfineResult, off_limits, to_confine
@@ -34,6 +34,8 @@ from agent.node.irqbalance import Irqbalance
 from agent.node.npu_smi.boards import Boards
 from agent.node.npu_smi.command import NpuSmi
 from agent.planning.optin import steps_of
+
+_Outcome = TypeVar("_Outcome", IrqOutcome, UvbOutcome)
 
 InForce: TypeAlias = Mapping[ProcessId, Roles]
 """Bound workers -> the roles that are in force for them."""
@@ -62,7 +64,15 @@ class StepsResult:
         """What this pass and an earlier one did together."""
         kinds = dict.fromkeys((*earlier.returned, *self.returned))
         returned = {kind: earlier.returned.get(kind, 0) + self.returned.get(kind, 0) for kind in kinds}
-        return replace(self, helpers=earlier.helpers + self.helpers, returned=returned)
+        irqs = {npu: _after(outcome, earlier.irqs.get(npu)) for npu, outcome in self.irqs.items()}
+        uvb = None if self.uvb is None else _after(self.uvb, earlier.uvb)
+        return replace(self, irqs=irqs, uvb=uvb, helpers=earlier.helpers + self.helpers, returned=returned)
+
+
+def _after(outcome: _Outcome, earlier: _Outcome | None) -> _Outcome:
+    if earlier is None:
+        return outcome
+    return replace(outcome, written=earlier.written + outcome.written, drift=earlier.drift + outcome.drift)
 
 
 def _no_board(npu: Npu) -> str:

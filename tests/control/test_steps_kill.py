@@ -155,8 +155,8 @@ class Scene:
         return found
 
     def ours(self) -> set[int]:
-        placed = {irq for irq, cpus in all_irqs(self.rig).items() if cpus != self.irqs[irq]}
-        return placed
+        """The interrupts that were placed."""
+        return {irq for irq, cpus in all_irqs(self.rig).items() if cpus != self.irqs[irq]}
 
 
 SCENES: dict[str, Callable[[Path], Scene]] = {

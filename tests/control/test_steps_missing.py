@@ -1,4 +1,4 @@
-"""Each thing that is missing for a step skips that step alone, by its own reason; the threads are bound all the same."""
+"""What is missing for one step skips that step alone, by its own reason; the threads are bound all the same."""
 
 from __future__ import annotations
 
@@ -103,6 +103,26 @@ def test_without_it_interrupts_stay_and_everything_else_is_done(tmp_path: Path, 
     assert (rig.npu(NPU)["irq"], "irqReason" in rig.npu(NPU)) == ("Bound", False)
     assert rig.condition("Degraded")["status"] == "False"
     assert rig.events() == []
+
+
+def test_a_board_that_npu_smi_is_still_asked_for_is_nothing_that_is_missing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "a2")
+    without_address(rig)()
+    query, answered = rig.node.npu_smi.query, threading.Event()
+
+    def slow(*args: str) -> str:
+        if "board" in args:
+            answered.wait(10)
+        return query(*args)
+
+    rig.node.npu_smi.query = slow  # type: ignore[method-assign]
+    Worker.start(rig.node, NPU, rig.node.kubelet.add_pod("llm-0"), threads=4)
+    rig.settle()
+    assert (rig.npu(NPU)["irqReason"], rig.condition("Degraded")["status"]) == ("Pending", "False")
+    answered.set()
+    board_answers(rig)
+    assert (rig.npu(NPU)["irq"], moved(rig)) == ("Bound", {NPU})
+    assert [event for event in rig.events() if not event[1]] == []
 
 
 def board_answers(rig: Rig) -> None:
