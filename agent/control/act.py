@@ -84,18 +84,21 @@ class Actor:
         """Workers in which anything may have been done to a thread that has not been undone."""
         return frozenset(self._bindings)
 
-    def in_force(self, plan: Plan, act: ActResult) -> dict[ProcessId, Roles]:
-        """Bound workers -> their roles, after a pass; also those that are not seen on their NPU just now, and those
-        that keep what they have while there is no plan for them."""
-        failed = {process for process, outcome in act.outcomes.items() if outcome.state not in ("Bound", "Partial")}
-        return {
+    def in_force(self, plan: Plan, act: ActResult, spec: Spec) -> dict[ProcessId, Roles]:
+        """Bound workers -> their roles, after a pass, in a dry run also those that would be. Among them are those that
+        are not seen on their NPU just now, that keep what they have while there is no plan for them, and whose threads
+        can't be looked at: none of that says anything against what was done for them."""
+        outcomes = act.outcomes
+        gone = {p for p, o in outcomes.items() if o.problem and o.problem.reason is Reason.PROCESS_GONE}
+        planned = {entry.worker.process: entry.allotment.roles for entry in plan.workers}
+        bound = {
             process: binding.roles
             for process, binding in self._bindings.items()
-            if binding.complete and not binding.released and process not in failed and self._lives(process, plan)
+            if binding.complete and not binding.released and (process in planned or self.binder.lives(process))
         }
-
-    def _lives(self, process: ProcessId, plan: Plan) -> bool:
-        return any(entry.worker.process == process for entry in plan.workers) or self.binder.lives(process)
+        if spec.mode is Mode.DRY_RUN:
+            bound |= {p: roles for p, roles in planned.items() if roles and p in outcomes and _is_bound(outcomes[p])}
+        return {process: roles for process, roles in bound.items() if process not in gone}
 
     def keep(self, plan: Plan, seen: Observation) -> Plan:
         """The plan, in which bound workers of which too little is known to plan for them keep the CPUs that they have:
@@ -178,7 +181,7 @@ class Actor:
                 continue
             outcome = self._bind(entry, roles, seen, spec)
             result.outcomes[process] = outcome
-            if outcome.state in ("Bound", "Partial") and (moved := self._settle(outcome, roles, seen, planned, around)):
+            if _is_bound(outcome) and (moved := self._settle(outcome, roles, seen, planned, around)):
                 result.returned[process] = moved
         # One that is not seen on its NPU any more stays bound, for as long as it lives.
         living = planned | {process for process in self._bindings.keys() - planned if self.binder.lives(process)}
@@ -241,7 +244,7 @@ class Actor:
         binding = self._bindings[process]
         online, rules, first = seen.topology.online, spec.thread_rules, not binding.complete
         outcome = self.binder.bind(process, roles, cpuset=cpuset, online=online, rules=rules, first=first)
-        binding.complete = binding.complete or outcome.state in ("Bound", "Partial")
+        binding.complete = binding.complete or _is_bound(outcome)
         return outcome
 
     def _rehearse(self, plan: Plan, seen: Observation, spec: Spec) -> ActResult:
@@ -291,6 +294,10 @@ class Actor:
             if outcome.state == "Bound" and moved.problem is None and orphans.problem is None:
                 binding.left = EMPTY
         return moved.threads
+
+
+def _is_bound(outcome: WorkerOutcome) -> bool:
+    return outcome.state in ("Bound", "Partial")
 
 
 _PASSING = frozenset({Reason.NPUS_CHANGING, Reason.PENDING, Reason.CPUSET_UNREADABLE})

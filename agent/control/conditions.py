@@ -185,9 +185,12 @@ _OF_THE_NODE = frozenset({Reason.MIGRATION_UNSUPPORTED, Reason.PERMISSION_DENIED
 """Why memory is not moved that is so for every worker. What one worker meets is said at that worker alone."""
 
 
+_NOT_MISSING = frozenset({Reason.SWITCHED_OFF, Reason.PENDING})
+
+
 def _missing(report: Report) -> list[Problem]:
     """Cards that fell off, UVB threads without CPUs, and steps beside the placing of threads that can't be done: the
-    plan in force is whole without them. What people turned off is not missing."""
+    plan in force is whole without them. What people turned off is not missing, nor what the next pass does."""
     if report.plan is None:
         return []
     of_npus = [npu.allotment.problem for npu in report.plan.npus]
@@ -199,4 +202,4 @@ def _missing(report: Report) -> list[Problem]:
         report.uvb.problem if report.uvb else None,
         report.plan.uvb_problem,
     ]
-    return [problem for problem in found if problem and problem.reason is not Reason.SWITCHED_OFF]
+    return [problem for problem in found if problem and problem.reason not in _NOT_MISSING]

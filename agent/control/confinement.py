@@ -100,10 +100,10 @@ def to_confine(
         process = entry.worker.process
         if process not in bound:
             continue
-        namespace, pod, container = seen.places.get(process, ("", "", ""))
+        _, _, container = seen.places.get(process, ("", "", ""))
         if steps_of(seen.pods.get(process), container, spec).helpers is Helpers.CONFINE:
             keys.add(entry.worker.container)
-        if process not in seen.unknown and (namespace, pod) not in seen.misannotated:
+        if not seen.undecided(process):
             known.add(process)
     for key, processes in (confined or {}).items():
         if any(process in bound and process not in known for process in processes):

@@ -123,10 +123,16 @@ class Interrupts:
             found.append(Problem(reason, f"{_count(len(alike))} not put back: {alike[0].message}"))
         return found
 
-    def survey(self, wanted: Mapping[Npu, CpuSet]) -> None:
+    def holds(self, npu: Npu) -> bool:
+        """Whether any interrupt of an NPU is in `taken`, as far as its address is known."""
+        address = self._addresses.of([npu], self._clock())[npu]
+        return any(pci == address for pci, _, _ in self._taken)
+
+    def survey(self, wanted: Mapping[Npu, CpuSet], *, whole: bool = True) -> None:
         """Reads how everything is, and notes in `taken` and `bans` what `act` will change. Writes nothing to the host.
 
-        `wanted`: NPUs with a bound worker whose pod lets its interrupts be moved -> the two CPUs for these."""
+        `wanted`: NPUs with a bound worker whose pod lets its interrupts be moved -> the two CPUs for these. Where these
+        are not the `whole` of them, only interrupts of NPUs that this run of the agent has seen are put back."""
         now = self._clock()
         self._wanted = dict(wanted)
         self._names = ActionNames(self._root)
@@ -135,7 +141,7 @@ class Interrupts:
         self._looks = [self._look(npu, wanted[npu], address) for npu, address in addresses.items()]
         here = {address for address in addresses.values() if isinstance(address, str)}
         # An NPU whose address is not known could be any that nobody has been seen to be.
-        unsure = len(here) < len(addresses)
+        unsure = len(here) < len(addresses) or not whole
         ids = {npu.id for npu in wanted}
         self._leaving = []
         for key in self._taken:

@@ -77,16 +77,22 @@ class LogBook:
                 how = "would be placed" if dry else "repaired" if irqs.drift else "placed"
                 if not dry or self._changed(f"interrupts of NPU {npu}", irqs.written):
                     log.info("interrupts of NPU %d: %d %s", npu, irqs.written, how)
-            if irqs.problem is not None and irqs.problem.reason is not Reason.SWITCHED_OFF:
-                self.once(f"problem of interrupts of NPU {npu}", irqs.problem, logging.WARNING)
-            else:
-                self.forget(f"problem of interrupts of NPU {npu}")
-        if steps.uvb is not None and steps.uvb.written and not dry:
-            log.info("%d UVB threads %s", steps.uvb.written, "repaired" if steps.uvb.drift else "placed")
+            self._problem(f"problem of interrupts of NPU {npu}", irqs.problem)
+        if steps.uvb is not None:
+            if steps.uvb.written and not dry:
+                log.info("%d UVB threads %s", steps.uvb.written, "repaired" if steps.uvb.drift else "placed")
+            self._problem("problem of UVB threads", steps.uvb.problem)
         if steps.helpers and not dry:
             log.info("took %d threads of helpers off CPUs that are set apart", steps.helpers)
         for kind, count in steps.returned.items():
             log.info("gave %d %s back", count, kind)
+
+    def _problem(self, key: str, problem: Problem | None) -> None:
+        """A problem of a step, which is over when there is none; what people turned off is none."""
+        if problem is not None and problem.reason is not Reason.SWITCHED_OFF:
+            self.once(key, problem, logging.WARNING)
+        else:
+            self.forget(key)
 
     def _changed(self, key: object, value: object) -> bool:
         if self._said.get(key) == value:

@@ -83,7 +83,8 @@ class Agent:
         self.passes = 0
         self.last_act = ActResult()
         self.last_steps = StepsResult()
-        self._unreported = self._untold = ActResult()
+        self._unreported = ActResult(), StepsResult()
+        self._untold = ActResult()
         self._saved = record
         self._journal_problem = problem
         self._object: dict[str, Any] = {}
@@ -145,8 +146,7 @@ class Agent:
         decision: Decision | None = None
         seen: Observation | None = None
         checked = False
-        self.last_act, self._unreported = self._unreported, ActResult()
-        self.last_steps = StepsResult()
+        (self.last_act, self.last_steps), self._unreported = self._unreported, (ActResult(), StepsResult())
         if reading.problem is not None:
             (faults if reading.reading is None else notes).append(reading.problem)
         if reading.reading is not None:
@@ -187,7 +187,7 @@ class Agent:
         self._awaited = awaited
         if reading.reading is None and reading.problem is None:
             # npu-smi is asked for the first time: what was reported last may well still hold.
-            self._unreported = self.last_act
+            self._unreported = self.last_act, self.last_steps
             return
         report = Report(
             node=self.parts.node,
@@ -218,11 +218,11 @@ class Agent:
             actor.prepare(plan, seen, spec)
             self._save_journal(notes)
             acted = actor.act(plan, seen, spec, observer.members)
-            steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted))
+            steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted, spec))
             done = steps.act(noted=self._save_journal(notes))
             self.last_act = acted.after(self.last_act)
         self.last_steps = done.after(self.last_steps)
-        steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers)})
+        steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers), *seen.dismissed})
         observer.bound = actor.bindings
 
     def _plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:

@@ -96,6 +96,12 @@ class Observation:
     """Processes that hold an NPU open and that npu-smi does not list yet, and ids of containers that asked to be bound
     and have nobody on an NPU: worth asking again soon."""
 
+    def undecided(self, process: ProcessId) -> bool:
+        """Whether what the pod of a worker asks for is not known just now: it is gone, was not listed yet, or can't be
+        understood. What is done for such a worker stays as it is (design section 7)."""
+        namespace, pod, _ = self.places.get(process, ("", "", ""))
+        return process in self.unknown or (namespace, pod) in self.misannotated
+
 
 class Observer:
     """Looks at one host. Keeps only what must outlast a look: whose NPU is it, and how long NPUs have been settled."""

@@ -272,7 +272,10 @@ def _size(count: int) -> str:
 def _uvb(report: Report, plan: Plan) -> Object:
     outcome = report.uvb
     if outcome is None:
-        state, problem, threads = ("Skipped" if plan.uvb_problem else "Planned"), plan.uvb_problem, None
+        problem, threads = plan.uvb_problem, None
+        if problem is None and report.spec.mode is Mode.DISABLED:
+            problem = Problem(Reason.DISABLED, "")
+        state = "Skipped" if problem else "Planned"
     else:
         dry = report.spec.mode is Mode.DRY_RUN and outcome.state in ("Bound", "Partial")
         state, problem, threads = ("Planned" if dry else outcome.state), outcome.problem, outcome.threads

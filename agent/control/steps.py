@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from agent.control.confine import Confiner
 from agent.control.confinement import Confinement, ConfineResult, off_limits, to_confine
@@ -30,9 +30,12 @@ from agent.model.spec import Mode, Spec, Steps
 from agent.model.workload import ProcessId
 from agent.node.cgroups import CgroupTree
 from agent.node.host import DryRunHost, Host
+from agent.node.irqbalance import Irqbalance
 from agent.node.npu_smi.boards import Boards
 from agent.node.npu_smi.command import NpuSmi
 from agent.planning.optin import steps_of
+
+_Outcome = TypeVar("_Outcome", IrqOutcome, UvbOutcome)
 
 InForce: TypeAlias = Mapping[ProcessId, Roles]
 """Bound workers -> the roles that are in force for them."""
@@ -61,7 +64,15 @@ class StepsResult:
         """What this pass and an earlier one did together."""
         kinds = dict.fromkeys((*earlier.returned, *self.returned))
         returned = {kind: earlier.returned.get(kind, 0) + self.returned.get(kind, 0) for kind in kinds}
-        return replace(self, helpers=earlier.helpers + self.helpers, returned=returned)
+        irqs = {npu: _after(outcome, earlier.irqs.get(npu)) for npu, outcome in self.irqs.items()}
+        uvb = None if self.uvb is None else _after(self.uvb, earlier.uvb)
+        return replace(self, irqs=irqs, uvb=uvb, helpers=earlier.helpers + self.helpers, returned=returned)
+
+
+def _after(outcome: _Outcome, earlier: _Outcome | None) -> _Outcome:
+    if earlier is None:
+        return outcome
+    return replace(outcome, written=earlier.written + outcome.written, drift=earlier.drift + outcome.drift)
 
 
 def _no_board(npu: Npu) -> str:
@@ -78,19 +89,21 @@ class HostSteps:
         cgroups: CgroupTree,
         *,
         npu_smi: NpuSmi | None = None,
+        balancer: Irqbalance | None = None,
         memory_seconds: float = DEADLINE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`npu_smi` is asked for boards of NPUs whose PCI address is not known; undoing needs none. `memory_seconds` is
-        what the memory of one worker may take."""
+        """`npu_smi` is asked for boards of NPUs whose PCI address is not known; undoing needs none. `balancer` finds
+        irqbalance, by default below `root`. `memory_seconds` is what the memory of one worker may take."""
         self.changed: Callable[[], None] = lambda: None
         """Called from another thread when something came to be known that is worth a pass: memory was moved, say."""
         board = Boards(npu_smi, self._tell).address if npu_smi is not None else _no_board
         self.memory = MemoryMover(root, host, seconds=memory_seconds, wake=self._tell, clock=clock)
-        self._real = _Writers(root, host, cgroups, board, clock)
+        self._real = _Writers(root, host, cgroups, board, balancer, clock)
         self._rehearsed = DryRunHost(host)
-        self._dry = _Writers(root, self._rehearsed, cgroups, board, clock)
+        self._dry = _Writers(root, self._rehearsed, cgroups, board, balancer, clock)
         self._irqs_of: dict[ProcessId, dict[Npu, CpuSet]] = {}
+        """The CPUs for interrupts of the NPUs of each bound worker; none where they are not to be moved."""
         self._next: Callable[[], StepsResult] | None = None
 
     def adopt(self, journal: Journal) -> None:
@@ -117,8 +130,8 @@ class HostSteps:
         if dry:
             writers.adopt(self._real.noted(Journal()))
         asked = {entry.worker.process: self._asked(entry, seen, spec) for entry in plan.workers}
-        irqs, off = self._interrupts(plan, seen, force, asked)
-        writers.interrupts.survey(irqs)
+        irqs, off = self._interrupts(plan, seen, force, asked, writers.interrupts)
+        writers.interrupts.survey(irqs, whole=force.keys() <= self._irqs_of.keys())
         of_950 = plan.device_type is DeviceType.ASCEND_950
         uvb = wanted(plan, spec) if of_950 else (EMPTY, None)
         writers.uvb.survey(uvb[0], around.online)
@@ -187,34 +200,47 @@ class HostSteps:
         return steps_of(seen.pods.get(entry.worker.process), container, spec)
 
     def _interrupts(
-        self, plan: Plan, seen: Observation, force: InForce, asked: Mapping[ProcessId, Steps]
+        self,
+        plan: Plan,
+        seen: Observation,
+        force: InForce,
+        asked: Mapping[ProcessId, Steps],
+        interrupts: Interrupts,
     ) -> tuple[dict[Npu, CpuSet], dict[int, IrqOutcome]]:
         """NPUs with a bound worker -> the CPUs for their interrupts; and the outcomes of those that are left alone."""
         if not plan.device_type.binds_irqs:
             return {}, {}
-        off: dict[int, IrqOutcome] = {}
         for entry in plan.workers:
             process = entry.worker.process
             if process not in force:
                 self._irqs_of.pop(process, None)
                 continue
-            self._irqs_of[process] = {}
-            for npu in filter(None, map(seen.inventory.get, entry.worker.npus)):
-                if not asked[process].irq_binding:
-                    off[npu.id] = IrqOutcome(npu.id, "Skipped", Problem(Reason.SWITCHED_OFF, "not to be moved"))
-                elif cpus := _irq_cpus(plan, npu.id, force[process]):
-                    self._irqs_of[process][npu] = cpus
-        # A bound worker that npu-smi does not show just now is no reason to move interrupts back and forth.
+            before = self._irqs_of.pop(process, None)
+            npus = [npu for npu in map(seen.inventory.get, entry.worker.npus) if npu is not None]
+            wanted = {npu for npu in npus if asked[process].irq_binding}
+            if seen.undecided(process):
+                # They stay as they are; where an earlier run of the agent moved none, nobody knows why.
+                wanted = {n for n in npus if (interrupts.holds(n) if before is None else before.get(n))}
+                if before is None and len(wanted) < len(npus):
+                    continue
+            its = {npu: _irq_cpus(plan, npu.id, force[process]) for npu in npus if npu in wanted}
+            self._irqs_of[process] = {npu: its.get(npu, EMPTY) for npu in npus if npu not in its or its[npu]}
+        # A bound worker that npu-smi does not show just now is no reason to move interrupts back and forth. Of several
+        # on one NPU the eldest counts, whichever an agent has seen first.
         found: dict[Npu, CpuSet] = {}
-        for process, its in self._irqs_of.items():
-            if process in force:
-                found |= {npu: cpus for npu, cpus in its.items() if npu not in found and npu.id not in off}
-        return found, off
+        off: dict[int, IrqOutcome] = {}
+        for process, its in sorted(self._irqs_of.items(), key=lambda item: item[0].start_time):
+            for npu, cpus in its.items() if process in force else ():
+                if cpus:
+                    found.setdefault(npu, cpus)
+                else:
+                    off[npu.id] = IrqOutcome(npu.id, "Skipped", Problem(Reason.SWITCHED_OFF, "not to be moved"))
+        return {npu: cpus for npu, cpus in found.items() if npu.id not in off}, off
 
     def _submit(self, plan: Plan, seen: Observation, force: InForce, asked: Mapping[ProcessId, Steps]) -> None:
         for entry in plan.workers:
             process, roles = entry.worker.process, entry.allotment.roles
-            if process not in force or roles is None:
+            if process not in force or roles is None or seen.undecided(process):
                 continue
             npu = seen.inventory.get(entry.worker.npus[0])
             self.memory.submit(
@@ -230,8 +256,16 @@ class HostSteps:
 class _Writers:
     """The steps that write through one host, real or rehearsing."""
 
-    def __init__(self, root: Path, host: Host, cgroups: CgroupTree, board: Board, clock: Callable[[], float]) -> None:
-        self.interrupts = Interrupts(root, host, board, clock=clock)
+    def __init__(  # noqa: PLR0917
+        self,
+        root: Path,
+        host: Host,
+        cgroups: CgroupTree,
+        board: Board,
+        balancer: Irqbalance | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.interrupts = Interrupts(root, host, board, balancer=balancer, clock=clock)
         self.uvb = Uvb(root, host, cgroups, clock)
         self.confiner = Confiner(root / "proc", host, cgroups)
 

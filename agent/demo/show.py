@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
+from agent.control.vectors import CQ, SQ
 from agent.demo.check import FakeMasks, astray, npu_entry, pools, unassigned, worker_threads
 from agent.demo.fake_files import scratch
 from agent.demo.profiles import PROFILES
@@ -26,6 +27,7 @@ from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.workload import Pod
 from agent.node.host import Host
+from agent.node.irq import read_affinity
 from agent.telemetry.picture import numa_map, plan_table
 
 SPEED = 20.0
@@ -291,6 +293,7 @@ class Show:
             ("workers bound", f"{bound} of {len(self.workers)}"),
             ("threads where the plan says", f"{len(threads) - len(lost)} of {len(threads)}"),
             ("drifted threads repaired", str(self.repaired)),
+            *self._interrupts(),
             ("masks set, all in all", str(self.writes)),
             ("masks set by one more pass", str(idle_writes)),
         ]
@@ -303,6 +306,19 @@ class Show:
         verdict = "Every thread of every worker is where the plan says." if good else "Not everything is in place."
         self.say(verdict, style="bold green" if good else "bold red")
         return 0 if good else 1
+
+    def _interrupts(self) -> list[tuple[str, str]]:
+        """A row that says how many interrupts of NPUs with a worker are where the plan says; none on Ascend 950."""
+        placed = count = 0
+        for entry in self.plan["status"]["npus"]:
+            cpus = CpuSet.parse(entry.get("roles", {}).get("irq", ""))
+            if not (cpus and entry.get("workers")):
+                continue
+            for vector in (irq for irq in self.node.irqs if irq.npu == entry["id"] and irq.action in (SQ, CQ)):
+                target = cpus.take(1) if vector.action == SQ else cpus - cpus.take(1)
+                placed += read_affinity(self.node.root, vector.number) == target
+                count += 1
+        return [("interrupts on their CPUs", f"{placed} of {count}")] if count else []
 
     # Machinery
 

@@ -126,6 +126,8 @@ class ClusterAgent:
         finally:
             self.publisher.stop()
             for watch in self.watches:
+                watch.stop(timeout=0.0)
+            for watch in self.watches:
                 watch.stop()
             if self._pod_resources is not None:
                 self._pod_resources.stop()

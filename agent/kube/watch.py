@@ -83,8 +83,9 @@ class Watch:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout: float = 1.0) -> None:
-        """Ends it; what is still under way after `timeout` seconds ends with the process."""
+    def stop(self, timeout: float = 5.0) -> None:
+        """Ends it; what is still under way after `timeout` seconds ends with the process. Where there are several, they
+        end side by side if all were stopped with no timeout before."""
         self._stop.set()
         if (loop := self._loop) is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended

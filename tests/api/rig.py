@@ -33,7 +33,7 @@ class KubeRig:
         """`settings` are those of the agent, by their names in `agent.settings`."""
         self.cluster = cluster
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile, interrupts=False)
+        self.node = VirtualNode(folder / "root", profile)
         self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, **settings}
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)

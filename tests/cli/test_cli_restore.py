@@ -73,7 +73,10 @@ def test_it_gives_back_what_was_bound_and_has_nothing_to_do_the_second_time(rig:
     assert is_free(second)
     assert free(child)
     # What is no binding outlasts it: the spec, the NPUs that there are, from which CPUs the plan was cut.
-    assert journal_file.load(rig.journal_file, boot_id(rig.node.root)) == (replace(before, workers=()), None)
+    assert journal_file.load(rig.journal_file, boot_id(rig.node.root)) == (
+        replace(before, workers=(), irqs=()),
+        None,
+    )
     writes = rig.writes()
     again = restore()
     assert (again.status, again.err, rig.writes()) == (0, "", writes)

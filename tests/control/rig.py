@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.spec import Spec
 from agent.model.workload import KubeletState
+from agent.node.irqbalance import Irqbalance
 from agent.node.kubelet import read_cpu_manager_state
 from agent.node.procfs import boot_id
 
@@ -28,9 +30,9 @@ from agent.node.procfs import boot_id
 class Rig:
     """One host with one agent; `restart` ends the agent and starts another on the same files."""
 
-    def __init__(self, folder: Path, profile: str = "a3", **parts: Any) -> None:
+    def __init__(self, folder: Path, profile: str = "a3", *, interrupts: bool = True, **parts: Any) -> None:
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile)
+        self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)
         self.now = 1000.0
         self.parts = parts
         self.told: list[Happening] = []
@@ -59,6 +61,7 @@ class Rig:
                     self.node.kernel,
                     observer.cgroups,
                     npu_smi=self.node.npu_smi,
+                    balancer=self.balancer,
                     clock=lambda: self.now,
                 ),
                 defaults=self.parts.get("spec", Spec()),
@@ -72,6 +75,11 @@ class Rig:
             )
         )
         return self.agent
+
+    @property
+    def balancer(self) -> Irqbalance:
+        """Finds an `agent.demo.fake_irqbalance`."""
+        return Irqbalance(self.node.root, stand_in=os.getpid())
 
     @property
     def state_file(self) -> Path:

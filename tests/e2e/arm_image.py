@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
 from tests.e2e.kubectl import call, output
+from tests.e2e.wait import until
 from tests.vm.arm64 import PACKAGES, build_site
 
 IMAGE = "localhost/cpubind:arm64"
@@ -34,6 +36,15 @@ from agent.cli import main
 sys.exit(main())
 """
 
+_CONTAINERD = """\
+version = 2
+root = "{root}"
+state = "{state}"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+address = "{address}"
+"""
+
 _APT = """
 set -e
 mkdir -p lists/partial archives/partial
@@ -47,9 +58,8 @@ dpkg-deb -x libstdc++6_*.deb unpacked
 """
 
 
-def pack_image(guest: str, packer: str, scratch: Path, archive: Path) -> None:
-    """Writes the image to `archive`. `guest` and `packer` are the programs numa-guest and kube-node."""
-    debian = Path(output(call(guest, "root", seconds=900)).strip().splitlines()[-1])
+def pack_image(debian: Path, packer: str, scratch: Path) -> Path:
+    """Returns an archive with the image. `debian` is a root of it for ARM64, `packer` the program kube-node."""
     root = scratch / "rootfs"
     for folder in _FOLDERS:
         shutil.copytree(debian / folder, root / folder, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
@@ -72,9 +82,30 @@ def pack_image(guest: str, packer: str, scratch: Path, archive: Path) -> None:
     entry.parent.mkdir(parents=True)
     entry.write_text(_CPUBIND)
     entry.chmod(0o755)
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    archive = scratch / "image.tar"
     output(call(packer, "pack", IMAGE, str(root), str(archive), "cpubind", env={"ARCH": "arm64"}, seconds=300))
     shutil.rmtree(root)
+    return archive
+
+
+def take_in(archive: Path, scratch: Path, root: Path) -> None:
+    """Imports an image into a containerd of this machine that has `root` for its own, to be taken elsewhere.
+
+    The same in an emulated guest is two programs that hand each other 100 MB in small pieces: minutes.
+    """
+    address = scratch / "containerd.sock"
+    config = scratch / "containerd.toml"
+    config.write_text(_CONTAINERD.format(root=root, state=scratch / "containerd", address=address))
+    with (scratch / "containerd.log").open("wb") as log:
+        running = subprocess.Popen(["containerd", "--config", str(config)], stdout=log, stderr=log)
+    try:
+        ctr = ("ctr", "--address", str(address), "--namespace", "k8s.io")
+        until(lambda: call(*ctr, "version").returncode == 0, "a containerd runs")
+        options = ("--platform", "linux/arm64", "--snapshotter", "overlayfs")
+        output(call(*ctr, "images", "import", *options, str(archive), seconds=120))
+    finally:
+        running.terminate()
+        running.wait(30)
 
 
 def _leave_bytecode(folder: Path) -> None:

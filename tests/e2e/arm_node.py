@@ -1,8 +1,8 @@
 """A real ARM64 node for the cluster of the tests: a guest of four NUMA nodes whose kubelet has the static CPU manager.
 
 E2E_NUMA_GUEST   path of a program that boots it. `root` prints a folder with the guest's root. `run --kubelet
-                 --topology n4c16 --timeout SECONDS --add FOLDER COMMAND…` lays FOLDER over that root, imports the
-                 images in FOLDER/images, joins the cluster of $E2E_KUBE_NODE as node-arm, and lives until COMMAND ends
+                 --topology n4c16 --timeout SECONDS --add FOLDER COMMAND…` lays FOLDER over that root, joins the
+                 cluster of $E2E_KUBE_NODE as node-arm, and lives until COMMAND ends
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 from agent.demo.profiles import Profile, small
 from agent.model.cpuset import CpuSet
 from agent.model.node import Inventory, NumaNode
-from tests.e2e.arm_image import IMAGE, pack_image
+from tests.e2e.arm_image import IMAGE, pack_image, take_in
 from tests.e2e.cluster import ATTEMPTS, Cluster
 from tests.e2e.kubectl import Failed, call, output
 from tests.e2e.node import Shell
@@ -33,25 +33,31 @@ PROGRAM = "E2E_NUMA_GUEST"
 NODE = "node-arm"
 TOPOLOGY = "n4c16"
 """The smallest that has several NUMA nodes: each emulated CPU costs all others something."""
-LIFE = 2400
+LIFE = 3600
 """Seconds after which a guest that nobody ended ends."""
-JOIN = 600
+JOIN = 900
 """Seconds in which it must have booted, taken the image in, and joined."""
 
-# One copy of the image less for each container than with the guest's own choice.
-_SNAPSHOTTER = ('snapshotter = "native"', 'snapshotter = "overlayfs"')
-# What threads of Go programs cost one another grows with the CPUs, and here 16 of these share the host's few.
-_FEW_THREADS = """\
+STORE = "containerd"
+"""Folder below the guest's root where its containerd has its images."""
+_CHANGED = {
+    'root = "/var/lib/containerd"': f'root = "/{STORE}"',
+    # With the guest's own choice there would be a copy of the image for each container.
+    'snapshotter = "native"': 'snapshotter = "overlayfs"',
+}
+# Each CPU that runs something waits for all others that do whenever pages are unmapped, and 16 share the host's few.
+# What containers run is not held to these two: the kernel gives it the mask of its cpuset when it enters that.
+_FEW_CPUS = """\
 #!/bin/sh
 export GOMAXPROCS=2
-exec /usr/bin/${0##*/} "$@"
+exec /usr/bin/taskset -c 0-1 /usr/bin/${0##*/} "$@"
 """
 # kubelet writes the cpuset of every container again in each period, for which a program is run.
 _KUBELET = """\
 #!/bin/sh
 export GOMAXPROCS=2
 sed -i 's/^cpuManagerReconcilePeriod: .*/cpuManagerReconcilePeriod: 10s/' /guest/kubelet.yaml
-exec /usr/bin/kubelet --housekeeping-interval=60s "$@"
+exec /usr/bin/taskset -c 0-1 /usr/bin/kubelet --housekeeping-interval=60s "$@"
 """
 
 
@@ -121,14 +127,21 @@ def _boot(cluster: Cluster, scratch: Path) -> subprocess.Popen[bytes]:
 
 def _fill(program: str, folder: Path, scratch: Path) -> None:
     """What is laid over the guest's root: the image, and what makes kubelet and containerd bearable in there."""
-    pack_image(program, os.environ["E2E_KUBE_NODE"], scratch, folder / "images/cpubind.tar")
-    config = Path("etc/containerd/config.toml")
     base = Path(output(call(program, "root", seconds=900)).strip().splitlines()[-1])
-    (folder / config).parent.mkdir(parents=True)
-    (folder / config).write_text((base / config).read_text().replace(*_SNAPSHOTTER))
+    archive = pack_image(base, os.environ["E2E_KUBE_NODE"], scratch)
+    take_in(archive, scratch, folder / STORE)
+    archive.unlink()
+    config = Path("etc/containerd/config.toml")
+    text = (base / config).read_text()
+    for theirs, ours in _CHANGED.items():
+        if theirs not in text:
+            raise _BootError(f"the guest's {config} does not say {theirs}")
+        text = text.replace(theirs, ours)
     programs = folder / "usr/local/bin"
-    programs.mkdir(parents=True)
-    for name, text in (("containerd", _FEW_THREADS), ("ctr", _FEW_THREADS), ("kubelet", _KUBELET)):
+    for made in (folder / config.parent, programs):
+        made.mkdir(parents=True)
+    (folder / config).write_text(text)
+    for name, text in (("containerd", _FEW_CPUS), ("ctr", _FEW_CPUS), ("kubelet", _KUBELET)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
 

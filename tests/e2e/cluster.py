@@ -9,6 +9,7 @@ E2E_HOST_NETWORK 1 where the node has no pod network
 E2E_PATIENCE     factor for all waiting
 KUBEBUILDER_ASSETS
                  folder with kubectl and helm; default: those on PATH
+E2E_NUMA_GUEST   see tests/e2e/arm_node.py
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ from tests.e2e.workload import Worker
 Roles = Mapping[str, CpuSet]
 """CPUs by the name of a role."""
 
-_LOOK = (
-    "cat /sys/fs/cgroup/cpuset.cpus.effective; grep -H . /proc/1/task/*/comm; taskset --all-tasks --cpu-list --pid 1"
-)
+# taskset by its path: busybox's shell would take its own.
+_LOOK = "cat /sys/fs/cgroup/cpuset.cpus.effective; grep -H . /proc/1/task/*/comm; /usr/bin/taskset -acp 1"
 
 # Reads masks again and again from the host's side, until a file is there; prints each that it saw of each thread.
 _WATCH = """
@@ -32,7 +31,7 @@ while not os.path.exists(done):
         mask = sorted(os.sched_getaffinity(int(tid)))
         if mask not in masks:
             masks.append(mask)
-    time.sleep(0.02)
+    time.sleep(0.1)
 print(json.dumps(seen))
 """
 
