@@ -20,7 +20,7 @@ from tests.vm.arm64 import BuildError, build_site
 from tests.vm.inside.drive import REPORT
 
 PROGRAM = "VM_NUMA_GUEST"
-LIMIT = 1500
+LIMIT = 2400
 """Seconds for one guest with all its scenarios. What hangs in there has shorter limits of its own."""
 QEMU = "qemu-system-aarch64"
 

@@ -18,7 +18,7 @@ from agent.cli import commands as _commands  # noqa: F401
 from agent.cli import restore as _restore  # noqa: F401
 from agent.cli import run as _run  # noqa: F401
 
-PATIENCE = 240.0
+PATIENCE = 480.0
 """Seconds until something has happened. The machine is emulated, and its host has other things to do."""
 SWEEP = 2.0
 
