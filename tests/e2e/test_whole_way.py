@@ -59,7 +59,7 @@ def stand_in(shell: Shell) -> StandIn:
 def release(node: Cluster, stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Release:
     """The chart with the values that its users give: this node needs no leave to have another architecture."""
     node.kubectl("label", "node", node.node, "cpubind.dev/node=true", "--overwrite")
-    plain = {"allowAnyArchitecture": None, "sweepInterval": 2, "statusInterval": 2}
+    plain = {"allowAnyArchitecture": None, "sweepInterval": None, "statusInterval": 2}
     made = Release(node, tmp_path_factory.mktemp("helm"), plain=plain)
     made.install()
     return made
