@@ -211,6 +211,11 @@ def on(*npus: int, pid: int = 1) -> WorkerPlan:
     return WorkerPlan(Worker(ProcessId(pid, 9), npus, "c", "python3"), "", Allotment())
 
 
+AT_ONCE = (
+    "2 workers: process 1: 3 threads and 1 interrupts of its NPU put back; process 2: 2 interrupts of its NPU put back"
+)
+
+
 def placed(npu: int, drift: int) -> IrqOutcome:
     return IrqOutcome(npu, "Bound", irqs=17, written=drift, drift=drift)
 
@@ -226,10 +231,7 @@ def placed(npu: int, drift: int) -> IrqOutcome:
             [on(0), on(1, pid=2)],
             [placed(0, 1), placed(1, 2)],
             ActResult(outcomes={ProcessId(1, 9): repaired(1, 3)}),
-            [
-                "3 workers: process 1: 3 threads put back; process 1: 1 interrupts of its NPU put back; "
-                "process 2: 2 interrupts of its NPU put back"
-            ],
+            [AT_ONCE],
         ),
         ([on(0, pid=3)], [placed(0, 3)], ActResult(), []),  # in no pod
         ([on(0)], [placed(1, 3)], ActResult(), []),
