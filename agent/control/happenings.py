@@ -104,13 +104,13 @@ def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
         if pod:
             told.setdefault((namespace, pod, reason), []).append(f"process {process.pid}: {text}")
 
-    for process, outcome in act.outcomes.items():
-        if outcome.repaired:
-            note(process, Reason.CPU_BINDING_REPAIRED, f"{outcome.repaired} threads put back")
+    repaired = {p: [f"{outcome.repaired} threads"] for p, outcome in act.outcomes.items() if outcome.repaired}
     for worker in report.plan.workers if report.plan else ():
         drift = sum(irqs.drift for npu in worker.worker.npus if (irqs := report.irqs.get(npu)))
         if drift:
-            note(worker.worker.process, Reason.CPU_BINDING_REPAIRED, f"{drift} interrupts of its NPU put back")
+            repaired.setdefault(worker.worker.process, []).append(f"{drift} interrupts of its NPU")
+    for process, parts in repaired.items():
+        note(process, Reason.CPU_BINDING_REPAIRED, f"{' and '.join(parts)} put back")
     for process, count in act.released.items():
         note(process, Reason.CPU_RELEASED, f"{count} threads given back to their cpuset: it has no plan any more")
     for process, count in act.undone.items():

@@ -158,7 +158,10 @@ class Reason(StrEnum):
     CPU_BOUND = "CpuBound", "Event: a worker of the pod was bound to its NPU's CPUs."
     CPU_BINDING_FAILED = "CpuBindingFailed", "Event: a worker of the pod is not, or not wholly, bound; why is in it."
     CPU_BINDING_SKIPPED = "CpuBindingSkipped", "Event: a worker of the pod is left alone; why is in it."
-    CPU_BINDING_REPAIRED = "CpuBindingRepaired", "Event: threads of a worker had been moved away and were put back."
+    CPU_BINDING_REPAIRED = (
+        "CpuBindingRepaired",
+        "Event: threads or interrupts of a worker had been moved away and were put back.",
+    )
     CPU_RELEASED = "CpuReleased", "Event: threads of a worker were given back to their cpuset."
     PORT_IN_USE = (
         "PortInUse",

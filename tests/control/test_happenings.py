@@ -15,11 +15,12 @@ from agent.control.happenings import MAX_MESSAGE, Happening, happenings
 from agent.control.observe import Observation
 from agent.control.report import Report
 from agent.model.cpuset import CpuSet
-from agent.model.node import Topology
-from agent.model.outcome import Misplaced, WorkerOutcome
+from agent.model.node import DeviceType, Topology
+from agent.model.outcome import IrqOutcome, Misplaced, WorkerOutcome
+from agent.model.plan import Allotment, Plan, WorkerPlan
 from agent.model.reason import Problem, Reason
-from agent.model.spec import Mode, Role, Spec
-from agent.model.workload import ProcessId
+from agent.model.spec import Mode, Role, Spec, Strategy
+from agent.model.workload import ProcessId, Worker
 
 ALL = CpuSet.parse("0-39")
 TOPOLOGY = Topology(architecture="aarch64", possible=ALL, online=ALL, root=ALL, isolated=CpuSet(()), nodes=(), cores=())
@@ -50,8 +51,9 @@ def told(
     mode: Mode = Mode.ENFORCE,
     seen: Observation | None = None,
     act: ActResult | None = None,
+    **more: Any,
 ) -> list[Happening]:
-    report = Report(node="n", spec=Spec(mode=mode), seen=seen)
+    report = Report(node="n", spec=Spec(mode=mode), seen=seen, **more)
     return list(happenings(before, after, report, act or ActResult()))
 
 
@@ -203,6 +205,60 @@ def test_what_was_done_to_a_worker_is_told_to_its_pod(act: ActResult, expected: 
     assert [(h.reason.value, h.message) for h in news[1:]] == expected
     assert {(h.namespace, h.pod, h.warning, h.standing) for h in news[1:]} <= {("prod", "llm-0", False, False)}
     assert told({}, {}, seen=None, act=act) == []
+
+
+def on(*npus: int, pid: int = 1) -> WorkerPlan:
+    return WorkerPlan(Worker(ProcessId(pid, 9), npus, "c", "python3"), "", Allotment())
+
+
+AT_ONCE = (
+    "2 workers: process 1: 3 threads and 1 interrupts of its NPU put back; process 2: 2 interrupts of its NPU put back"
+)
+
+
+def placed(npu: int, drift: int) -> IrqOutcome:
+    return IrqOutcome(npu, "Bound", irqs=17, written=drift, drift=drift)
+
+
+@pytest.mark.parametrize(
+    ("workers", "irqs", "act", "expected"),
+    [
+        ([on(0)], [placed(0, 0)], ActResult(), []),
+        ([on(0)], [IrqOutcome(0, "Bound", irqs=17, written=17)], ActResult(), []),  # for the first time
+        ([on(0)], [placed(0, 3)], ActResult(), ["process 1: 3 interrupts of its NPU put back"]),
+        ([on(0, 1)], [placed(0, 3), placed(1, 2)], ActResult(), ["process 1: 5 interrupts of its NPU put back"]),
+        (
+            [on(0), on(1, pid=2)],
+            [placed(0, 1), placed(1, 2)],
+            ActResult(outcomes={ProcessId(1, 9): repaired(1, 3)}),
+            [AT_ONCE],
+        ),
+        ([on(0, pid=3)], [placed(0, 3)], ActResult(), []),  # in no pod
+        ([on(0)], [placed(1, 3)], ActResult(), []),
+    ],
+)
+def test_interrupts_that_were_put_back_are_told_to_the_pod_of_the_worker(
+    workers: list[WorkerPlan], irqs: list[IrqOutcome], act: ActResult, expected: list[str]
+) -> None:
+    made = Plan(DeviceType.A3, Strategy.GLOBAL_SLICE, workers=tuple(workers))
+    by_npu = {outcome.npu: outcome for outcome in irqs}
+    news = told({}, {}, seen=SEEN, act=act, plan=made, irqs=by_npu)
+    assert [(h.reason.value, h.message) for h in news[1:]] == [("CpuBindingRepaired", text) for text in expected]
+    assert told({}, {}, mode=Mode.DRY_RUN, seen=SEEN, plan=made, irqs=by_npu) == [ODD]
+
+
+BALANCED = Problem(Reason.IRQBALANCE_ACTIVE, "irqbalance (7): start it with --banmod=x")
+
+
+def test_an_irqbalance_that_has_to_be_configured_is_told_each_time_as_something_that_stands() -> None:
+    """And once: not by the condition, too, nor hidden by a graver one."""
+    graver = Problem(Reason.DRIVER_BUSY, "busy")
+    shown, hidden = plan(Degraded=("True", "IrqbalanceActive")), plan(Degraded=("True", "DriverBusy"))
+    standing = Happening(Reason.IRQBALANCE_ACTIVE, BALANCED.message, True, standing=True)
+    for before in ({}, shown, hidden):
+        assert told(before, shown, seen=SEEN, notes=(BALANCED,)) == [ODD, standing]
+    assert told(hidden, hidden, seen=SEEN, notes=(graver, BALANCED)) == [ODD, standing]
+    assert told({}, shown, mode=Mode.DRY_RUN, seen=SEEN, notes=(BALANCED,)) == [ODD]
 
 
 def test_a_dry_run_tells_nothing_but_what_people_wrote_wrong() -> None:

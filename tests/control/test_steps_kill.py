@@ -23,7 +23,7 @@ from tests.control.rig import Rig, wait_until
 from tests.control.steps import all_irqs, irqs, journal, uvb_thread
 from tests.control.test_control_kill import Killed, Life, alive
 
-STEP = 16
+STEP = 23
 """Every so many moments are tried; each test begins with another of them."""
 
 
@@ -61,7 +61,7 @@ class Scene:
     irqs: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def set(cls, folder: Path, profile: str, own: Sequence[str], daemon: bool) -> Scene:
+    def made(cls, folder: Path, profile: str, own: Sequence[str], daemon: bool) -> Scene:
         rig = Rig(folder, profile)
         rig.ask(helpers="Confine")
         pod = rig.node.kubelet.add_pod("llm-0")
@@ -160,8 +160,8 @@ class Scene:
 
 
 SCENES: dict[str, Callable[[Path], Scene]] = {
-    "interrupts": lambda folder: Scene.set(folder, "a2", ("", "0-30", "5,145,170-175"), daemon=True),
-    "uvb": lambda folder: Scene.set(folder, "ascend950", ("", "8-20", "100-110"), daemon=False),
+    "interrupts": lambda folder: Scene.made(folder, "a2", ("", "0-30", "5,145,170-175"), daemon=True),
+    "uvb": lambda folder: Scene.made(folder, "ascend950", ("", "8-20", "100-110"), daemon=False),
 }
 
 
@@ -200,7 +200,7 @@ def test_a_restore_after_a_kill_at_any_moment_gives_back_everything(
 def test_the_next_agent_makes_the_planned_state_after_a_kill_at_any_moment_and_that_is_given_back_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for lasts, scene in lives(tmp_path, monkeypatch, SCENES[kind], first=8):
+    for lasts, scene in lives(tmp_path, monkeypatch, SCENES[kind], first=11):
         scene.restart()
         assert scene.unlike_planned() == [], f"after {lasts} effects"
         scene.restore()

@@ -135,7 +135,8 @@ def denied(rig: Rig, worker: Worker) -> None:
         assert pid == worker.pid
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    rig.node.kernel.page_nodes = rig.node.kernel.move_pages = refuse  # type: ignore[method-assign]
+    for name in ("page_nodes", "move_pages"):
+        setattr(rig.node.kernel, name, refuse)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,11 @@ def refused(rig: Rig) -> Callable[[], None]:
 def without_msi_irqs(rig: Rig) -> Callable[[], None]:
     folder = rig.node.root / f"sys/bus/pci/devices/{rig.node.npu(NPU).bus_id}/msi_irqs"
     folder.rename(folder.with_name("aside"))
-    return lambda: shutil.move(folder.with_name("aside"), folder)
+
+    def heal() -> None:
+        folder.with_name("aside").rename(folder)
+
+    return heal
 
 
 def without_names(rig: Rig) -> Callable[[], None]:

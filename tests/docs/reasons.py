@@ -66,6 +66,16 @@ BINDING = reasons_in("agent/node/binding.py", "agent/node/threads.py", "agent/no
 UNDOING = reasons_in("agent/node/threads.py", "agent/node/taskdir.py") - {Reason.PROCESS_GONE}
 """Why a worker that is not to be bound any more still is."""
 
+GIVING_BACK = {
+    Reason.IRQ_READ_ONLY,
+    Reason.IRQ_REFUSED,
+    Reason.MSI_IRQS_MISSING,  # the folder can't be read; one that is gone has nothing to be given back
+    Reason.IRQ_NAMES_UNKNOWN,
+    Reason.IRQBALANCE_ACTIVE,
+    Reason.UNMOVABLE,  # UVB threads
+}
+"""Why interrupts, what irqbalance was told, and UVB threads are not as they were before."""
+
 STEPS = {
     Reason.PCI_ADDRESS_UNKNOWN,
     Reason.MSI_IRQS_MISSING,
@@ -150,7 +160,7 @@ def _reports() -> Iterator[Report]:
         state = "Pending" if problem.reason is Reason.PROCESS_GONE else "Failed"
         process = ProcessId(1, 1)
         yield Report("n", spec, plan, outcomes={process: WorkerOutcome(process, state, problem)})  # type: ignore[arg-type]
-    for problem in _problems(UNDOING):
+    for problem in _problems(UNDOING | GIVING_BACK):
         yield Report("n", disabled, plan, taken="1 worker", stuck=(problem,), faults=(problem,))
         yield Report("n", disabled, None, taken="1 worker", stuck=(problem,), faults=(problem,))
     for problem in _problems(NOTES):
