@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from agent.control.journal import BoundWorker
 from agent.model.cpuset import EMPTY, CpuSet
-from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Roles
 from agent.model.workload import ProcessId, ThreadId
 
@@ -27,7 +26,6 @@ class Binding:
     complete: bool = False
     """A first binding has been through, as far as the kernel let it: from then on a main thread that narrowed itself is
     left alone."""
-    memory: MemoryOutcome | None = None
     released: bool = False
     """It was taken back, as far as that went, and that was told."""
     undone: bool = False
@@ -43,7 +41,6 @@ class Binding:
             masks=worker.masks,
             left=worker.left,
             complete=worker.complete,
-            memory=worker.memory,
         )
 
     def noted(self, process: ProcessId) -> BoundWorker:
@@ -56,7 +53,6 @@ class Binding:
             complete=self.complete,
             left=self.left,
             masks=self.masks,
-            memory=self.memory,
         )
 
     @property
@@ -66,4 +62,4 @@ class Binding:
 
     def moved_to(self, roles: Roles, pool: CpuSet, container: str) -> Binding:
         """The binding to other CPUs. What the threads had before the first one is what they had before this one."""
-        return Binding(roles, pool, container or self.container, masks=self.masks, left=self.given, memory=self.memory)
+        return Binding(roles, pool, container or self.container, masks=self.masks, left=self.given)
