@@ -24,7 +24,7 @@ from agent.model.cpuset import CpuSet
 from agent.model.node import Inventory, NumaNode
 from tests.e2e.arm_image import IMAGE, pack_image, take_in
 from tests.e2e.cluster import ATTEMPTS, Cluster
-from tests.e2e.kubectl import Failed, call, output
+from tests.e2e.kubectl import call, output
 from tests.e2e.node import Shell
 from tests.e2e.release import ready
 from tests.vm.arm64 import BuildError
@@ -83,7 +83,7 @@ def open_arm_node(cluster: Cluster, scratch: Path) -> Iterator[Cluster]:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             try:
                 running = _boot(cluster, Path(folder))
-            except (_BootError, BuildError, Failed) as error:
+            except (_BootError, BuildError, AssertionError, OSError) as error:
                 said = str(error)
                 print(f"\nTHE ARM64 NODE FAILED: {said}", flush=True)
                 continue
