@@ -6,11 +6,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Most of what is installed is modules of the kubernetes client that nobody imports: Python compiles what it needs.
 QUICK := --no-compile
 
-# Outages and whole processes take their time, on the small API server as on the real one.
-SLOW := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
+# What takes its time: outages and whole processes, on the small API server as on the real one; and, which needs nothing
+# but this machine, an agent that is killed at any moment, and commands with everything that they can meet.
+SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
+SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-api test-e2e test-vm lint format bench clean
+.PHONY: help demo test test-slow test-api test-e2e test-vm lint format bench clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -34,11 +36,15 @@ demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 
 	@$(BIN)/cpubind demo $(ARGS)
 
 test: lint ## lint, types, import contracts, and all tests that need nothing but this machine
-	$(BIN)/pytest -n 4 -m "not api and not e2e and not vm" --ignore=tests/cluster $(SLOW:%=--ignore=%) $(ARGS)
+	$(BIN)/pytest -n 4 -m "not api and not e2e and not vm" --ignore=tests/cluster $(SLOW_API:%=--ignore=%) \
+		$(SLOW:%=--ignore=%) $(ARGS)
+
+test-slow: $(VENV)/.dev ## what of that takes longer: agents killed at any moment, commands with every fault
+	$(BIN)/pytest -n 4 $(SLOW) $(ARGS)
 
 test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
-	$(BIN)/pytest -n 2 tests/cluster $(SLOW) $(ARGS)
-	$(BIN)/pytest -n 2 -m api --ignore=tests/cluster $(SLOW:%=--ignore=%) $(ARGS)
+	$(BIN)/pytest -n 2 tests/cluster $(SLOW_API) $(ARGS)
+	$(BIN)/pytest -n 2 -m api --ignore=tests/cluster $(SLOW_API:%=--ignore=%) $(ARGS)
 
 test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/conftest.py says how it is found
 	$(BIN)/pytest -m e2e tests/e2e $(ARGS)

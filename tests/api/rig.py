@@ -33,8 +33,8 @@ class KubeRig:
         """`settings` are those of the agent, by their names in `agent.settings`."""
         self.cluster = cluster
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile)
-        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, **settings}
+        self.node = VirtualNode(folder / "root", profile, interrupts=False)
+        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "irq_binding": False, **settings}
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)
         self.speed = SPEED

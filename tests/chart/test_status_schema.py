@@ -143,7 +143,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     documents: dict[str, Any] = {}
     for profile in PROFILES:
         for story in STORIES:
-            rig = Rig(tmp_path_factory.mktemp(f"{profile}-{story.__name__}"), profile)
+            folder = tmp_path_factory.mktemp(f"{profile}-{story.__name__}")
+            rig = Rig(folder, profile, interrupts=profile == "a2")
             story(rig)
             rig.settle()
             rig.settle()

@@ -32,7 +32,7 @@ from tests.control.rig import Rig
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A virtual node that the command takes for this machine; its agent was stopped."""
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     monkeypatch.setattr("agent.cli.restore.LinuxHost", lambda root: rig.node.kernel)
     monkeypatch.setattr("agent.cli.restore.check_kernel", lambda root: None)
     return rig

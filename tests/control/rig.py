@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ from agent.node.procfs import boot_id
 class Rig:
     """One host with one agent; `restart` ends the agent and starts another on the same files."""
 
-    def __init__(self, folder: Path, profile: str = "a3", *, interrupts: bool = True, **parts: Any) -> None:
+    def __init__(self, folder: Path, profile: str = "a3", *, interrupts: bool = False, **parts: Any) -> None:
+        """Without `interrupts`, which take their time, the NPUs have none and the agent is not to bind any."""
         self.folder = folder
+        self.interrupts = interrupts
         self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)
         self.now = 1000.0
         self.parts = parts
@@ -64,7 +67,7 @@ class Rig:
                     balancer=self.balancer,
                     clock=lambda: self.now,
                 ),
-                defaults=self.parts.get("spec", Spec()),
+                defaults=replace(self.parts.get("spec", Spec()), irq_binding=self.interrupts),
                 state=state,
                 tell=self.told.extend,
                 journal=self.journal_file,
@@ -98,15 +101,20 @@ class Rig:
                 break
             time.sleep(0.005)
         self.agent.step()
-        memory = self.agent.parts.steps.memory
-        wait_until(lambda: memory.idle)
-        if memory.outcomes != self.agent.last_steps.memory:
-            self.agent.step()
+        self._take_in_memory()
 
     def sweep(self, seconds: float = 5.0) -> None:
         """One pass, without npu-smi having anything new to say."""
         self.now += seconds
         self.agent.step()
+        self._take_in_memory()
+
+    def _take_in_memory(self) -> None:
+        """Another pass, where memory was moved by the last one."""
+        memory = self.agent.parts.steps.memory
+        wait_until(lambda: memory.idle)
+        if memory.outcomes != self.agent.last_steps.memory:
+            self.agent.step()
 
     @property
     def status(self) -> dict[str, Any]:

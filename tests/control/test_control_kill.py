@@ -77,7 +77,7 @@ class Scene:
 
     @classmethod
     def set(cls, folder: Path) -> Scene:
-        rig = Rig(folder, "a2", interrupts=False)
+        rig = Rig(folder, "a2")
         pod = rig.node.kubelet.add_pod("llm-0")
         workers = [Worker.start(rig.node, npu, pod, threads=4) for npu in range(2)]
         for worker in workers:

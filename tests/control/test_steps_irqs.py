@@ -17,7 +17,7 @@ LEAVE_IRQS = {"cpubind.dev/irq-binding": "false"}
 
 def with_worker(folder: Path, profile: str = "a2", npu: int = 1) -> tuple[Rig, Worker]:
     """An annotated pod with a worker on one NPU, bound."""
-    rig = Rig(folder, profile, chooses=by_annotation)
+    rig = Rig(folder, profile, chooses=by_annotation, interrupts=True)
     worker = Worker.start(rig.node, npu, rig.node.kubelet.add_pod("llm-0"), threads=4)
     rig.settle()
     assert rig.npu(npu)["state"] == "Bound"
@@ -37,7 +37,7 @@ def in_place(rig: Rig, npu: int) -> bool:
 
 @pytest.mark.parametrize("profile", ["a2", "a3", "atlas300i"])
 def test_submissions_go_to_the_first_cpu_of_a_pool_and_completions_to_the_second(tmp_path: Path, profile: str) -> None:
-    rig = Rig(tmp_path, profile)
+    rig = Rig(tmp_path, profile, interrupts=True)
     pod = rig.node.kubelet.add_pod("llm-0")
     busy = (0, 3)
     for npu in busy:
@@ -54,7 +54,7 @@ def test_submissions_go_to_the_first_cpu_of_a_pool_and_completions_to_the_second
 
 
 def test_nobody_bound_means_that_no_interrupt_is_touched(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2", chooses=by_annotation)
+    rig = Rig(tmp_path, "a2", chooses=by_annotation, interrupts=True)
     Worker.start(rig.node, 0, rig.node.kubelet.add_pod("other", annotations={}))
     rig.settle()
     rig.settle()
@@ -184,7 +184,7 @@ def test_interrupts_that_cannot_be_put_back_keep_the_plan_from_being_restored(tm
 
 
 def test_a_dry_run_shows_what_would_be_and_writes_nothing(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     Worker.start(rig.node, 1, rig.node.kubelet.add_pod("llm-0"), threads=4)
     rig.ask(mode="DryRun")
     rig.settle()
@@ -213,7 +213,7 @@ def test_a_dry_run_after_enforce_freezes_what_is_placed(tmp_path: Path) -> None:
 
 def test_a_cpuset_that_changes_does_not_send_them_there_and_back(tmp_path: Path) -> None:
     """The container loses the CPUs of its NPU, and gets others within the same pass (kubernetes #138731)."""
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     pod = rig.node.kubelet.add_pod("own", own_cpus=CpuSet.parse("144-163"))
     Worker.start(rig.node, 0, pod, threads=4)
     rig.settle()

@@ -62,7 +62,7 @@ class Scene:
 
     @classmethod
     def made(cls, folder: Path, profile: str, own: Sequence[str], daemon: bool) -> Scene:
-        rig = Rig(folder, profile)
+        rig = Rig(folder, profile, interrupts=True)
         rig.ask(helpers="Confine")
         pod = rig.node.kubelet.add_pod("llm-0")
         workers = [Worker.start(rig.node, npu, pod, threads=2, heap=1 << 16) for npu in (0, 1)]

@@ -77,7 +77,7 @@ MISSING = {
 
 @pytest.mark.parametrize("reason", MISSING)
 def test_without_it_interrupts_stay_and_everything_else_is_done(tmp_path: Path, reason: str) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     heal = MISSING[reason](rig)
     Worker.start(rig.node, NPU, rig.node.kubelet.add_pod("llm-0"), threads=4)
     rig.settle()
@@ -109,7 +109,7 @@ def test_without_it_interrupts_stay_and_everything_else_is_done(tmp_path: Path, 
 
 
 def test_a_board_that_npu_smi_is_still_asked_for_is_nothing_that_is_missing(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     without_address(rig)()
     query, answered = rig.node.npu_smi.query, threading.Event()
 
@@ -138,7 +138,7 @@ def board_answers(rig: Rig) -> None:
 
 
 def test_one_npu_s_interrupts_are_nobody_else_s_trouble(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     without_msi_irqs(rig)
     pod = rig.node.kubelet.add_pod("llm-0")
     for npu in (NPU, 4):
@@ -149,7 +149,7 @@ def test_one_npu_s_interrupts_are_nobody_else_s_trouble(tmp_path: Path) -> None:
 
 
 def test_an_irqbalance_that_cannot_be_told_is_said_with_what_to_configure(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     with FakeIrqbalance(rig.node, listens=False):
         Worker.start(rig.node, NPU, rig.node.kubelet.add_pod("llm-0"), threads=4)
         rig.settle()
@@ -165,7 +165,7 @@ def test_an_irqbalance_that_cannot_be_told_is_said_with_what_to_configure(tmp_pa
 
 
 def test_what_has_to_be_configured_is_told_though_something_graver_is_missing(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     with FakeIrqbalance(rig.node, listens=False):
         Worker.start(rig.node, NPU, rig.node.kubelet.add_pod("llm-0"), threads=4)
         rig.settle()
@@ -177,7 +177,7 @@ def test_what_has_to_be_configured_is_told_though_something_graver_is_missing(tm
 
 
 def test_an_irqbalance_that_listens_is_told_and_told_again_when_it_is_over(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     with FakeIrqbalance(rig.node, banned=(7,)) as daemon:
         Worker.start(rig.node, NPU, rig.node.kubelet.add_pod("llm-0"), threads=4)
         rig.settle()
@@ -197,7 +197,7 @@ def test_an_irqbalance_that_listens_is_told_and_told_again_when_it_is_over(tmp_p
 
 
 def test_an_irqbalance_is_left_alone_in_a_dry_run(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, "a2")
+    rig = Rig(tmp_path, "a2", interrupts=True)
     rig.ask(mode="DryRun")
     with FakeIrqbalance(rig.node, banned=(7,)) as daemon:
         Worker.start(rig.node, NPU, rig.node.kubelet.add_pod("llm-0"), threads=4)

@@ -25,7 +25,7 @@ from tests.control.steps import all_irqs, effects, journal, moved, uvb_thread
 
 def busy(folder: Path, profile: str) -> tuple[Rig, list[Worker]]:
     """Two workers beside a helper, everything asked for and done."""
-    rig = Rig(folder, profile)
+    rig = Rig(folder, profile, interrupts=True)
     rig.ask(helpers="Confine")
     pod = rig.node.kubelet.add_pod("llm-0")
     workers = [Worker.start(rig.node, npu, pod, threads=3) for npu in (0, 3)]
@@ -70,7 +70,7 @@ def test_nor_does_one_that_finds_npu_smi_silent(tmp_path: Path) -> None:
 
 def test_two_workers_of_one_npu_with_other_cpus_each_do_not_take_turns(tmp_path: Path) -> None:
     """Which one an agent sees first must not decide where the interrupts of their NPU are."""
-    rig = Rig(tmp_path, "a3")
+    rig = Rig(tmp_path, "a3", interrupts=True)
     online = rig.node.kernel.online
     workers = []
     for name, cpus in (("b", CpuSet(cpu for cpu in online if cpu % 4)), ("a", online)):
@@ -158,7 +158,7 @@ def test_what_is_given_back_before_npu_smi_has_answered_is_in_the_log(
 
 
 def test_what_is_wrong_with_a_step_is_said_once_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig(tmp_path, "ascend950")
+    rig = Rig(tmp_path, "ascend950", interrupts=True)
     thread = uvb_thread(rig)
     rig.node.kernel.denied.add(thread.tid)
     with caplog.at_level(logging.WARNING):
