@@ -12,6 +12,7 @@ from typing import Any
 
 from agent.control.act import ActResult
 from agent.control.report import Report
+from agent.model.outcome import WorkerOutcome
 from agent.model.reason import Reason, printable
 from agent.model.spec import Mode, Role
 from agent.model.workload import ProcessId
@@ -104,7 +105,7 @@ def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
         if pod:
             told.setdefault((namespace, pod, reason), []).append(f"process {process.pid}: {text}")
 
-    repaired = {p: [f"{outcome.repaired} threads"] for p, outcome in act.outcomes.items() if outcome.repaired}
+    repaired = {p: [_threads(outcome)] for p, outcome in act.outcomes.items() if outcome.repaired}
     for worker in report.plan.workers if report.plan else ():
         drift = sum(irqs.drift for npu in worker.worker.npus if (irqs := report.irqs.get(npu)))
         if drift:
@@ -117,6 +118,11 @@ def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
         note(process, Reason.CPU_RELEASED, f"{count} threads given back to their cpuset")
     for (namespace, pod, reason), texts in told.items():
         yield Happening(reason, _joined(texts), False, namespace, pod)
+
+
+def _threads(outcome: WorkerOutcome) -> str:
+    """What was put back, and how much of it the kernel had moved after kubelet wrote a cpuset."""
+    return f"{outcome.repaired} threads" + (f" ({outcome.by_cpuset} by their cpuset)" if outcome.by_cpuset else "")
 
 
 _ON_PLAN = {"TopologyDiscovered": "False", "PlanValid": "False", "Degraded": "True"}

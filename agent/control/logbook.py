@@ -58,7 +58,8 @@ class LogBook:
                 log.info("dry run: %d threads of process %d would be moved", count, pid)
         for process, outcome in act.outcomes.items():
             if outcome.repaired and not dry:
-                log.info("repaired %d threads of process %d", outcome.repaired, process.pid)
+                why = f", {outcome.by_cpuset} of them moved with their cpuset" if outcome.by_cpuset else ""
+                log.info("repaired %d threads of process %d%s", outcome.repaired, process.pid, why)
             counts = {role.value: count for role, of in outcome.threads.items() if (count := of.total)}
             log.debug("process %d: %s, threads %s, %d written", process.pid, outcome.state, counts, outcome.written)
         for process, count in act.released.items():

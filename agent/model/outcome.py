@@ -15,6 +15,11 @@ BindState: TypeAlias = Literal["Bound", "Partial", "Failed", "Pending"]
 """Those states of design section 7 that binding the threads of a worker can end in."""
 
 
+DriftKind: TypeAlias = Literal["thread", "cpuset"]
+"""Why a thread was elsewhere (design section 6, "Drift"): somebody moved it, or the kernel did after kubelet wrote its
+cpuset. The latter is nobody's fault, and never a conflict."""
+
+
 @dataclass(frozen=True, slots=True)
 class ThreadCounts:
     """The threads of one role, by what became of each; every thread counts once."""
@@ -48,6 +53,7 @@ class Misplaced:
     """Where it may run, as sched_getaffinity(2) says."""
     target: CpuSet
     """Where it belongs."""
+    kind: DriftKind = "thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,11 @@ class WorkerOutcome:
     def repaired(self) -> int:
         """Threads that had moved away and were put back."""
         return len(self.drift)
+
+    @property
+    def by_cpuset(self) -> int:
+        """Of those, the ones that the kernel had moved with their cpuset."""
+        return sum(thread.kind == "cpuset" for thread in self.drift)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from agent.model.cpuset import CpuSet
-from agent.model.outcome import BindState, Misplaced, ThreadCounts, WorkerOutcome
+from agent.model.outcome import BindState, DriftKind, Misplaced, ThreadCounts, WorkerOutcome
 from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.spec import THREAD_RULES, Role, ThreadRule
@@ -57,7 +57,7 @@ class Targets:
 
     def __init__(self, roles: Roles, cpuset: CpuSet, online: CpuSet, rules: Sequence[ThreadRule] = ()) -> None:
         self.main = _target(Role.MAIN, roles.main, cpuset, online)
-        self._cpuset = cpuset
+        self.cpuset = cpuset
         self._by_role: dict[Role, Target] = {Role.MAIN: self.main}
         prefixes: dict[bytes, Target] = {}
         for rule in (*THREAD_RULES, *rules):
@@ -87,7 +87,7 @@ class Targets:
         for target in self._by_role.values():
             if not target.inside:
                 where = f"{target.role} {shown(target.cpus)}"
-                return Problem(Reason.CPUSET_CHANGED, f"{where} is not within the online CPUs of {shown(self._cpuset)}")
+                return Problem(Reason.CPUSET_CHANGED, f"{where} is not within the online CPUs of {shown(self.cpuset)}")
         return None
 
     def _of_role(self, role: Role, roles: Roles, cpuset: CpuSet, online: CpuSet) -> Target:
@@ -104,7 +104,8 @@ class Binding:
     """What one call of `ThreadBinder.bind` or `check` finds and does.
 
     `known` are the threads that were in place after an earlier pass, with their roles, by tid as text; `fixed` maps
-    the tids of threads that proved unmovable to their start times. Both are brought up to date.
+    the tids of threads that proved unmovable to their start times. Both are brought up to date. `rewritten`: the cpuset
+    is another than in the last pass.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Binding:
         *,
         known: dict[str, Role],
         fixed: dict[int, int],
+        rewritten: bool = False,
     ) -> None:
         self._host = host
         self._tasks = tasks
@@ -123,6 +125,7 @@ class Binding:
         self._online = online.bits
         self._known = known
         self._fixed = fixed
+        self._rewritten = rewritten
         self._writes = True
         self._keep_narrow = False
         self._astray: list[Misplaced] = []
@@ -228,9 +231,15 @@ class Binding:
             return False
         target.written += 1
         if self._known.get(name) is target.role:
-            self._drift.append(_misplaced(name, comm, target, mask))
+            self._drift.append(_misplaced(name, comm, target, mask, kind=self._kind(mask)))
         self._known[name] = target.role
         return True
+
+    def _kind(self, mask: CpuSet) -> DriftKind:
+        """A write to the cpuset gives its threads all of it (before Linux 6.2, and since then to those whose mask does
+        not meet it); whoever reads that a moment later can't tell what else it was."""
+        whole = mask.bits & self._online == self._targets.cpuset.bits & self._online
+        return "cpuset" if whole or self._rewritten else "thread"
 
     def _still_fixed(self, name: str, target: Target) -> bool:
         """Whether a thread that proved unmovable is that very thread, so that it need not be tried again."""
@@ -279,8 +288,8 @@ def shown(cpus: CpuSet) -> str:
     return printable(str(cpus), 80)
 
 
-def _misplaced(name: str, comm: bytes, target: Target, mask: CpuSet) -> Misplaced:
-    return Misplaced(int(name), printable(comm.decode("utf-8", "replace")), target.role, mask, target.cpus)
+def _misplaced(name: str, comm: bytes, target: Target, mask: CpuSet, *, kind: DriftKind = "thread") -> Misplaced:
+    return Misplaced(int(name), printable(comm.decode("utf-8", "replace")), target.role, mask, target.cpus, kind)
 
 
 def _target(role: Role, cpus: CpuSet, cpuset: CpuSet, online: CpuSet) -> Target:

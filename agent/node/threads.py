@@ -46,6 +46,7 @@ class ThreadBinder:
         self._host = host
         self._known: dict[ProcessId, tuple[Roles, dict[str, Role]]] = {}
         self._fixed: dict[ProcessId, dict[int, int]] = {}
+        self._cpusets: dict[ProcessId, CpuSet] = {}
 
     def bind(
         self,
@@ -71,13 +72,17 @@ class ThreadBinder:
             known = self._known[process] = (roles, {})
         fixed = self._fixed.setdefault(process, {})
         targets = Targets(roles, cpuset, online, rules)
+        rewritten = self._cpusets.get(process, cpuset) != cpuset
+        self._cpusets[process] = cpuset
         try:
             tasks = TaskDir.of(self._proc, process)
             if tasks is None:
                 outcome = gone(process)
             else:
                 with tasks:
-                    binding = Binding(self._host, tasks, targets, online, known=known[1], fixed=fixed)
+                    binding = Binding(
+                        self._host, tasks, targets, online, known=known[1], fixed=fixed, rewritten=rewritten
+                    )
                     outcome = binding.outcome(process, binding.run(keep_narrow=not first))
         except Refused as refused:
             outcome = WorkerOutcome(process, "Failed", refused.problem)
@@ -276,6 +281,7 @@ class ThreadBinder:
     def _forget(self, process: ProcessId) -> None:
         self._known.pop(process, None)
         self._fixed.pop(process, None)
+        self._cpusets.pop(process, None)
 
     def _alive(self, process: ProcessId) -> bool:
         tasks = TaskDir.of(self._proc, process)

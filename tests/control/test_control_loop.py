@@ -138,6 +138,29 @@ def test_drift_is_put_back_and_counted(tmp_path: Path, caplog: pytest.LogCapture
     assert f"repaired 5 threads of process {worker.pid}" in caplog.text
 
 
+@pytest.mark.parametrize("remembers_masks", [True, False])
+def test_what_a_rewritten_cpuset_moved_is_repaired_and_told_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, remembers_masks: bool
+) -> None:
+    """Kernels before 6.2 give a thread all of a cpuset that is written, later ones what it was told, if they meet."""
+    rig = Rig(tmp_path)
+    rig.node.kernel.remembers_masks = remembers_masks
+    (worker,) = start_workers(rig, range(1))
+    rig.settle()
+    threads = len(worker.threads)
+    container = worker.threads[0].cgroup
+    with caplog.at_level(logging.INFO, logger="agent"):
+        rig.node.kernel.write_cpuset(container, CpuSet.parse("0-299"))
+        rig.sweep()
+        assert masks(worker) == plan_of(worker, rig)
+        rig.node.kernel.write_cpuset(container, CpuSet.parse("0-639"))
+        rig.sweep()
+    assert masks(worker) == plan_of(worker, rig)
+    told = f"repaired {threads} threads of process {worker.pid}, {threads} of them moved with their cpuset"
+    assert caplog.text.count(told) == (0 if remembers_masks else 2)
+    assert "CpuBindingFailed" not in [reason for reason, _ in rig.events()]
+
+
 def test_a_cpuset_that_shrinks_gives_a_new_plan_inside_it_at_once(tmp_path: Path) -> None:
     """kubernetes #138731: a container starts with a wide cpuset and gets its own up to 10 s later."""
     rig = Rig(tmp_path)

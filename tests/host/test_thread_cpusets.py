@@ -86,7 +86,19 @@ def test_all_roles_are_back_one_pass_after_their_masks_were_reset_to_the_whole_c
     outcome = bind(binder, worker, group.cpus)
     assert in_place(worker)
     assert outcome.repaired == outcome.written == len(tids(worker.pid))
-    assert {drift.mask for drift in outcome.drift} == {BOTH}
+    assert {(drift.mask, drift.kind) for drift in outcome.drift} == {(BOTH, "cpuset")}
+    assert outcome.by_cpuset == outcome.repaired
+
+
+def test_what_somebody_else_moved_is_told_apart_from_what_the_kernel_did(
+    binder: ThreadBinder, group: Cgroup, worker: StandIn
+) -> None:
+    bind(binder, worker, group.cpus, first=True)
+    (acl,) = worker.threads["acl_thread"]
+    os.sched_setaffinity(acl, {A})
+    assert [drift.kind for drift in bind(binder, worker, group.cpus).drift] == ["thread"]
+    os.sched_setaffinity(acl, {A})
+    assert [drift.kind for drift in bind(binder, worker, CpuSet({A, B, 99})).drift] == ["cpuset"], "it was rewritten"
 
 
 def test_a_cpuset_that_is_written_with_what_it_has_costs_no_writes(
