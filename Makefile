@@ -7,9 +7,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 QUICK := --no-compile
 
 # What takes its time: outages and whole processes, on the small API server as on the real one; and, which needs nothing
-# but this machine, an agent that is killed at any moment, and commands with everything that they can meet.
+# but this machine, agents that are killed at any moment, commands with everything that they can meet, and the longest
+# of those that look for counterexamples.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
-SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py
+SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
+	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
+	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
+	tests/node/npu_smi/test_npu_smi_hostile_names.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-api test-e2e test-vm lint format bench clean
@@ -39,8 +43,8 @@ test: lint ## lint, types, import contracts, and all tests that need nothing but
 	$(BIN)/pytest -n 4 -m "not api and not e2e and not vm" --ignore=tests/cluster $(SLOW_API:%=--ignore=%) \
 		$(SLOW:%=--ignore=%) $(ARGS)
 
-test-slow: $(VENV)/.dev ## what of that takes longer: agents killed at any moment, commands with every fault
-	$(BIN)/pytest -n 4 $(SLOW) $(ARGS)
+test-slow: $(VENV)/.dev ## what of that takes longer: agents killed at any moment, commands with every fault, fuzzing
+	$(BIN)/pytest -n 4 -m "not api" $(SLOW) $(ARGS)
 
 test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
 	$(BIN)/pytest -n 2 tests/cluster $(SLOW_API) $(ARGS)

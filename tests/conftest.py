@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 from agent.demo.fake_files import scratch
@@ -20,3 +23,12 @@ for variable in [name for name in os.environ if name.startswith("CPUBIND_")]:
 # because its neighbour is.
 settings.register_profile("cpubind", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("cpubind")
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """A command that runs in this process says what a signal does; for the tests after it that is nothing."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

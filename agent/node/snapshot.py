@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import shutil
 import tarfile
 import tempfile
 import zlib
@@ -169,7 +170,7 @@ def _unpack(file: IO[bytes], folder: Path) -> int:
             if member.name.startswith("/") or ".." in member.name.split("/"):
                 raise _refused(f"member {printable(member.name, 100)} leads out of the snapshot")
             if member.isreg() or member.isdir():
-                archive.extract(member, folder, set_attrs=False, filter="data")
+                _extract(archive, member, folder)
             files += member.isreg()
         # To the end of it: gzip has its checksum there, and tarfile would take a damaged archive for a short one.
         assert archive.fileobj is not None
@@ -177,6 +178,20 @@ def _unpack(file: IO[bytes], folder: Path) -> int:
             if rest.count(0) != len(rest):
                 raise tarfile.ReadError("there is something behind the end of the archive")
     return files
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Writes a folder, or a file with its content and nothing else of it. `TarFile.extract` has a filter for that, but
+    not before Python 3.11.4. No link was ever written that a path could lead through."""
+    path = folder / member.name
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = archive.extractfile(member)
+    assert content is not None  # it is a regular file
+    with content, path.open("wb") as file:
+        shutil.copyfileobj(content, file)
 
 
 class _Member(tarfile.TarInfo):
