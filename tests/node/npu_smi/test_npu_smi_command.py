@@ -309,24 +309,23 @@ def test_closing_ends_a_query_in_another_thread_and_leaves_no_child(script: Scri
 
 def test_an_interrupt_takes_the_child_with_it(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     path = script("exec sleep 3600")
+    recorded = path.with_name("npu-smi.pid")
     command = NpuSmiCommand(str(path), timeout=3000.0)
 
     def interrupted(*_: object) -> None:
+        end = time.monotonic() + SOON
+        while not (recorded.exists() and recorded.read_text().strip()) and time.monotonic() < end:
+            time.sleep(0.01)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_collect", interrupted)
     with pytest.raises(KeyboardInterrupt):
         command.query("info")
-    recorded = path.with_name("npu-smi.pid")
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        if recorded.exists() and recorded.read_text().strip() and not _alive(int(recorded.read_text())):
-            return
-        # It may have been killed before it could leave its pid.
-        if not recorded.exists() and not any(t.name == "npu-smi-left" for t in threading.enumerate()):
-            return
+    pid = int(recorded.read_text())
+    end = time.monotonic() + SOON
+    while _alive(pid):
+        assert time.monotonic() < end, "the child is still there"
         time.sleep(0.01)
-    raise AssertionError("the child is still there")
 
 
 def _alive(pid: int) -> bool:
