@@ -11,7 +11,6 @@ import pytest
 from agent.control.act import Actor
 from agent.control.observe import Observation
 from agent.demo.standin import StandIn
-from agent.model.cpuset import CpuSet
 from agent.model.node import DeviceType, Topology
 from agent.model.outcome import WorkerOutcome
 from agent.model.plan import Allotment, Plan, WorkerPlan
