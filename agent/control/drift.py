@@ -196,14 +196,14 @@ class DriftTracker:
         """The outcome of binding a worker that had been bound before, as it is to be reported."""
         process = outcome.process
         cpuset = self._cpusets.get(process)
-        if outcome.drift and cpuset is not None and now - cpuset.changed_at <= CPUSET_SECONDS:
-            outcome = replace(outcome, drift=tuple(replace(thread, kind="cpuset") for thread in outcome.drift))
+        if outcome.drift:
+            if cpuset is not None and now - cpuset.changed_at <= CPUSET_SECONDS:
+                outcome = replace(outcome, drift=tuple(replace(thread, kind="cpuset") for thread in outcome.drift))
+            outcome = replace(outcome, at_once=_at_once(outcome))
         for thread in outcome.unrepaired:
             self.totals.add(thread.kind, "failed")
-        outcome = replace(outcome, at_once=_at_once(outcome))
-        what = f"process {process.pid}: somebody else keeps moving its threads" + (
-            f", {VLLM_ASCEND}" if outcome.at_once else ""
-        )
+        like = f", {VLLM_ASCEND}" if outcome.at_once else ""
+        what = f"process {process.pid}: somebody else keeps moving its threads{like}"
         problem = self._contests.passed(process, now, [(t.tid, t.kind) for t in outcome.drift], what)
         return outcome if problem is None or outcome.state not in _DONE else _contested(outcome, problem)
 

@@ -119,9 +119,9 @@ def test_of_agents_that_start_at_the_same_moment_one_acts_and_the_others_exit_wi
     document = holder.state(lambda d: bool(d["status"]["npus"]))
     for agent in agents:
         if agent is not holder:
-            _, log = agent.process.communicate()
+            _, said = agent.process.communicate()
             assert agent.process.returncode == 3
-            assert f"pid {holder.process.pid}" in log
+            assert f"pid {holder.process.pid}" in said
     status, log = holder.end()
     assert status == 0
     assert document["metadata"]["name"] == "test-node"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,7 @@ class Bench:
         self.host = CountingHost()
         self.now = 1000.0
         self.actor = Actor(Path("/proc"), self.host, clock=lambda: self.now)
-        self._group, self._worker = group, worker
+        self._group, self._worker, self.pid = group, worker, worker.pid
         assert self.step().state == "Bound"
 
     def step(self, seconds: float = 5.0) -> WorkerOutcome:
@@ -161,3 +162,29 @@ def test_a_second_binder_that_puts_the_whole_process_elsewhere_is_known_by_that(
     assert outcome.repaired == count - 2, "its ACL and release threads were on that CPU already"
     bench.move(B, count=20)
     assert not bench.step().at_once
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EBUSY])
+def test_a_thread_that_the_kernel_does_not_let_be_put_back_is_counted_once(bench: Bench, number: int) -> None:
+    def refuse(_tid: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    bench.move(B, count=1)
+    bench.host.before_write = refuse
+    first, second = bench.step(), bench.step()
+    assert [thread.tid for thread in first.unrepaired] == [bench.pid]
+    assert (first.drift, second.unrepaired) == ((), ())
+    totals = bench.actor.drift.totals
+    assert (totals.detected["thread"], totals.repaired["thread", "failed"]) == (1, 1)
+    bench.host.before_write = lambda _tid: None
+    assert bench.step().state == "Bound"
+    assert bench.in_place()
+
+
+def test_a_thread_that_ends_while_it_is_put_back_is_no_failure(bench: Bench) -> None:
+    def end(_tid: int) -> None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    bench.move(B, count=1)
+    bench.host.before_write = end
+    assert bench.step().unrepaired == ()
