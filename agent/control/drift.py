@@ -89,7 +89,8 @@ class Contests(Generic[K]):
     def paused(self, key: K, now: float) -> bool:
         """Whether it is to be left as it is now. Safe from any thread."""
         contest = self._contests.get(key)
-        return contest is not None and contest.refusal is not None and now < contest.refusal.until
+        refusal = None if contest is None else contest.refusal  # once: it may be another the next time
+        return refusal is not None and now < refusal.until
 
     def problem(self, key: K) -> Problem | None:
         """CpuBindingConflict from when it is left for the first time until it has held for a while."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agent.control.drift import VLLM_ASCEND, Contests, DriftTotals, DriftTracker
 from agent.model.cpuset import CpuSet
@@ -116,6 +118,27 @@ def test_it_is_left_for_ten_seconds_and_twice_as_long_each_time_up_to_five_minut
         now += 5
         fight.bind(now, moved())
     assert lengths == [10, 20, 40, 80, 160, 300, 300, 300]
+
+
+@given(st.lists(st.booleans(), min_size=100, max_size=600))
+@example([True] * 600)
+@example([True, True, False] * 200)
+@example(([True] * 3 + [False] * 70) * 8)
+def test_however_he_goes_about_it_threads_are_written_in_seven_passes_of_a_minute_at_most(moves: list[bool]) -> None:
+    """Three times, and then after 10 and after 20 seconds twice. One pass each second."""
+    fight, astray, written = Fight(), False, []
+    for now, moves_now in enumerate(moves):
+        astray |= moves_now
+        if fight.tracker.paused(WORKER, now):
+            fight.tracker.left(WORKER, [moved()] if astray else [], WIDE)
+            continue
+        fight.bind(now, *([moved()] if astray else []))
+        written += [now] * astray
+        astray = False
+    assert max((sum(now - 60 < time <= now for time in written) for now in written), default=0) <= 7
+    totals = fight.tracker.totals
+    assert totals.repaired["thread", "repaired"] == len(written)
+    assert len(written) <= totals.detected["thread"] <= len(written) + 1, "one may be left at the end"
 
 
 def test_it_is_over_once_it_has_held_for_a_minute() -> None:
