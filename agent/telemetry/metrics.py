@@ -141,7 +141,9 @@ def _drift_families(drift: Drift | None) -> Iterator[Metric]:
         labels=["kind"],
     )
     repaired = CounterMetricFamily(
-        "cpubind_drift_repaired", "What came of them, by kind and result.", labels=["kind", "result"]
+        "cpubind_drift_repaired",
+        "What came of threads and interrupts found elsewhere, by result.",
+        labels=["kind", "result"],
     )
     for kind in DRIFT_KINDS:
         detected.add_metric([kind], drift.detected[kind] if drift else 0)
