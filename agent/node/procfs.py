@@ -31,6 +31,9 @@ from agent.node.statx import character_device
 PF_KTHREAD: Final = 0x00200000
 """Flag of a kernel thread in field 9 of /proc/<pid>/stat (include/linux/sched.h; unchanged since 2.6)."""
 
+_DIGITS: Final = 20
+"""Of a number of 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
@@ -91,8 +94,8 @@ class ProcFs:
     def stat(self, pid: int, tid: int | None = None) -> ProcessStat | None:
         """A process, or one of its threads. None when it is gone; Refused(ProcessUnreadable) when damaged."""
         path = f"{self._task(pid, tid)}/stat"
-        text = read_text(path, Reason.PROCESS_UNREADABLE)
-        return parse_stat(text, path) if text else None
+        content = read_bytes(path, Reason.PROCESS_UNREADABLE)
+        return parse_stat_bytes(content, path) if content else None
 
     def comm(self, pid: int, tid: int | None = None) -> bytes | None:
         """The name of a process or thread: any bytes but NUL, without the newline that the kernel adds. None when gone.
@@ -167,22 +170,32 @@ def boot_id(root: Path) -> str:
 
 
 def parse_stat(text: str, path: str = "stat") -> ProcessStat:
+    """As `parse_stat_bytes`, of text that was decoded as `read_text` does."""
+    return parse_stat_bytes(text.encode("utf-8", "surrogateescape"), path)
+
+
+def parse_stat_bytes(content: bytes, path: str = "stat") -> ProcessStat:
     """Reads /proc/<pid>/stat. Refused(ProcessUnreadable), naming `path`, when it is damaged."""
+    # This is most of what a look at the process table costs: no text but the name, no field that is not needed.
+    # comm may hold parentheses and blanks; what follows it is numbers and one letter, so the last ")" ends it.
+    end, start = content.rfind(b")"), content.find(b"(")
+    # Field n of proc(5) is fields[n - 3]: pid and comm are gone.
+    fields = content[end + 1 :].split(None, 22 - 3 + 1)
     try:
-        # comm may hold parentheses and blanks; what follows it is numbers and one letter, so the last ")" ends it.
-        head, _, tail = text.rpartition(")")
-        pid, _, comm = head.partition("(")
-        fields = tail.split()
-        # Field n of proc(5) is fields[n - 3]: pid and comm are gone.
-        return ProcessStat(
-            pid=_number(pid.strip()),
-            ppid=_number(fields[4 - 3]),
-            start_time=_number(fields[22 - 3]),
-            comm=comm,
-            flags=_number(fields[9 - 3]),
-        )
+        numbers = (content[:start].strip() if 0 < start < end else b"", fields[4 - 3], fields[22 - 3], fields[9 - 3])
+        pid, ppid, start_time, flags = map(int, numbers)
     except (ValueError, IndexError):
-        raise Refused(Reason.PROCESS_UNREADABLE, f"{printable(path, 120)} is damaged: {printable(text, 80)}") from None
+        raise _damaged_stat(content, path) from None
+    # int() takes signs, blanks and underscores as well.
+    if not all(map(bytes.isdigit, numbers)) or max(map(len, numbers)) > _DIGITS:
+        raise _damaged_stat(content, path)
+    comm = content[start + 1 : end]
+    return ProcessStat(pid, ppid, start_time, comm.decode("utf-8", "surrogateescape"), flags)
+
+
+def _damaged_stat(content: bytes, path: str) -> Refused:
+    text = content.decode("utf-8", "surrogateescape")
+    return Refused(Reason.PROCESS_UNREADABLE, f"{printable(path, 120)} is damaged: {printable(text, 80)}")
 
 
 def parse_status(text: str, path: str = "status") -> ProcessStatus:
@@ -205,7 +218,7 @@ def _cpu_list(text: str | None) -> CpuSet | None:
 
 def _number(text: str) -> int:
     """Decimal digits, at most 20 (64 bits); ValueError otherwise, blanks, signs and underscores included."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         raise ValueError(f"{printable(text, 30)!r} is no number")
     return int(text)
 
