@@ -11,7 +11,7 @@ from agent.control.bindings import Binding
 from agent.control.drift import DriftTracker
 from agent.control.journal import Journal
 from agent.control.observe import Observation
-from agent.control.undo import Members, Surroundings, Undoer
+from agent.control.undo import Children, Members, Surroundings, Undoer
 from agent.model.cpuset import EMPTY, CpuSet, union
 from agent.model.outcome import Moved, WorkerOutcome
 from agent.model.plan import Allotment, Plan, Roles, WorkerPlan
@@ -124,7 +124,7 @@ class Actor:
                 shared = [pools.get(npu) for npu in entry.worker.npus] == [binding.pool]
                 entry = replace(entry, allotment=Allotment(binding.pool, binding.roles), own=not shared)  # noqa: PLW2901
             workers.append(entry)
-        return replace(plan, workers=tuple(workers))
+        return replace(plan, workers=tuple(workers)) if seen.unknown else plan
 
     def prepare(self, plan: Plan, seen: Observation, spec: Spec) -> None:
         """Takes note of who is about to be bound, or to get other CPUs. Writes nothing to the host.
@@ -171,9 +171,17 @@ class Actor:
         given = {part & cpuset & online for roles in known for part in (roles.main, roles.acl, roles.release)}
         binding.masks = {thread: mask for thread, mask in masks.items() if mask not in given}
 
-    def act(self, plan: Plan, seen: Observation, spec: Spec, members: Members) -> ActResult:
-        """One pass over all workers of a plan that was prepared. Writes only what is not in place."""
-        around = Surroundings(seen.topology.online, seen.children, members)
+    def act(
+        self,
+        plan: Plan,
+        seen: Observation,
+        spec: Spec,
+        members: Members,
+        children: Callable[[], Children] | None = None,
+    ) -> ActResult:
+        """One pass over all workers of a plan that was prepared. Writes only what is not in place. `children` reads
+        those of this pass, by default those that were `seen`."""
+        around = Surroundings(seen.topology.online, seen.children, members, children or (lambda: seen.children))
         if spec.mode is Mode.DISABLED:
             return self.restore(around)
         if spec.mode is Mode.DRY_RUN:
@@ -309,13 +317,15 @@ class Actor:
         process, online = outcome.process, around.online
         binding = self._bindings[process]
         moved = orphans = Moved()
-        if process.pid in around.children and (roles.apart or binding.left):
+        # A child that begins while masks are written may have an old one, and that is looked for this once.
+        children = around.children if outcome.written or binding.left else around.seen
+        if process.pid in children and (roles.apart or binding.left):
             moved = self.binder.return_descendants(
                 process,
                 roles,
                 cpuset=seen.cpusets[process],
                 online=online,
-                children=around.children,
+                children=children,
                 exclude={worker.pid for worker in workers},
                 left=binding.left,
             )

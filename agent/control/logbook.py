@@ -10,6 +10,7 @@ from agent.control.act import ActResult
 from agent.control.drift import VLLM_ASCEND
 from agent.control.report import Report, log_lines
 from agent.control.steps import StepsResult
+from agent.model.plan import Plan
 from agent.model.reason import Problem, Reason
 from agent.model.spec import Mode
 
@@ -21,10 +22,13 @@ class LogBook:
 
     def __init__(self) -> None:
         self._said: dict[object, object] = {}
+        self._plan: Plan | None = None
+        """The one that was looked at last."""
 
     def tell(self, report: Report, document: Mapping[str, Any], act: ActResult, steps: StepsResult) -> None:
         """A pass: what is new in its report, and what was done."""
-        if report.plan is not None:
+        if report.plan is not None and report.plan is not self._plan:
+            self._plan = report.plan
             lines = log_lines(report.plan)
             if self._changed("plan", lines):
                 for level, line in lines:

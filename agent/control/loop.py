@@ -18,6 +18,7 @@ from agent.control.drift import DriftTotals
 from agent.control.happenings import Happening, happenings
 from agent.control.journal import Journal
 from agent.control.logbook import LogBook
+from agent.control.news import News, NewsSource
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
 from agent.control.report import Report, resource
@@ -57,6 +58,8 @@ class Parts:
     """What those who feed the agent miss, such as the list of pods: optional things, for the report."""
     tell: Callable[[Sequence[Happening]], None] = lambda _happenings: None
     """Takes what happened in a pass, for events."""
+    news: NewsSource | None = None
+    """Who tells of processes. Without one, and while it does not hear of all, every pass reads the process table."""
     turned: Callable[[], None] = lambda: None
     """Called after every pass: the loop turns."""
     journal: Path | None = None
@@ -89,6 +92,7 @@ class Agent:
         self._saved = record
         self._journal_problem = problem
         self._object: dict[str, Any] = {}
+        self._made_of: object = None  # what that is the report of, where this run of the agent made it
         self._known = self._open = False
         self._asked = False  # whether what is in force is what the plan says, or the one that is made now will say
         self._met = False  # whether what an earlier run reported was taken up
@@ -96,6 +100,7 @@ class Agent:
         self._spec = self._last_accepted(record)  # the last valid one
         self.planner.accepted = self._forced(self._spec) if self._spec else None
         self._awaited: frozenset[ProcessId | str] | None = None
+        self._heard = False  # whether news were taken since the last look, so that nothing was missed
         self._next = float("inf")
         self._logbook = LogBook()
         self._wake = threading.Event()
@@ -141,6 +146,8 @@ class Agent:
         spec = asked
         notes = [self._journal_problem] if self._journal_problem else []
         notes.extend(self.parts.problems())
+        if self.parts.news is not None and (unheard := self.parts.news.problem()) is not None:
+            notes.append(unheard)
         now = self.parts.clock()
         reading = self.watch.poll(now, awaiting=self._awaited is None or bool(self._awaited))
         self._next = float("inf") if reading.due is None else reading.due
@@ -153,10 +160,16 @@ class Agent:
         if reading.reading is not None:
             notes.extend(reading.reading.notes)
             inventory = self.planner.inventory(reading.reading)
-            for _ in range(REPLANS):
+            for attempt in range(REPLANS):
                 try:
                     seen = self.parts.observer.look(
-                        inventory, reading.reading.processes, now, table_age=reading.age or 0.0
+                        inventory,
+                        reading.reading.processes,
+                        now,
+                        table_age=reading.age or 0.0,
+                        news=self._news(),
+                        spec=asked,
+                        afresh=attempt > 0,
                     )
                 except Refused as refused:
                     faults.append(refused.problem)
@@ -182,10 +195,7 @@ class Agent:
         if checked and not any(fault.reason in (Reason.INVALID_SPEC, Reason.STATE_UNREADABLE) for fault in faults):
             self._accept(raw)
         self._save_journal(notes)
-        awaited = seen.awaited if seen is not None else None
-        if awaited and self._awaited and not awaited <= self._awaited:
-            self.watch.hasten()  # somebody new, while others have been awaited for long
-        self._awaited = awaited
+        self._await(seen, now)
         if reading.reading is None and reading.problem is None:
             # npu-smi is asked for the first time: what was reported last may well still hold.
             self._unreported = self.last_act, self.last_steps
@@ -206,21 +216,40 @@ class Agent:
         )
         self._publish(report, raw)
 
+    def _news(self) -> News | None:
+        """What came since the last look; None where that may not be all."""
+        source = self.parts.news
+        heard, self._heard = self._heard, source is not None and source.up
+        told = source.take() if source is not None and self._heard else None
+        return told if heard else None
+
+    def _await(self, seen: Observation | None, now: float) -> None:
+        """Says who is awaited: whoever is new is to be asked for at once."""
+        before, self._awaited = self._awaited, seen.awaited if seen is not None else None
+        if self.parts.news is not None:
+            self.parts.news.interest(self.parts.actor.bindings, seen.suspects if seen is not None else ())
+        if self._awaited and not self._awaited <= (before or frozenset()):
+            if before:
+                self.watch.hasten()  # somebody new, while others have been awaited for long
+            self._next = now
+
     def _act(self, plan: Plan, seen: Observation, spec: Spec, notes: list[Problem]) -> None:
         """Threads first, then the steps beside them. Each notes what it is about to change, then the journal is
         written, then it is changed."""
         actor, steps, observer = self.parts.actor, self.parts.steps, self.parts.observer
-        around = Surroundings(seen.topology.online, seen.children, observer.members)
+        around = Surroundings(seen.topology.online, seen.children, observer.members, observer.latest_children)
         if spec.mode is Mode.DISABLED:
             done = steps.restore(around, actor.bindings)
-            self.last_act = actor.act(plan, seen, spec, observer.members).after(self.last_act)
+            self.last_act = actor.act(plan, seen, spec, observer.members, observer.latest_children).after(self.last_act)
         else:
             steps.let_go(plan, around.online, spec, actor.bindings)
             actor.prepare(plan, seen, spec)
             self._save_journal(notes)
-            acted = actor.act(plan, seen, spec, observer.members)
+            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children)
             steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted, spec))
             done = steps.act(noted=self._save_journal(notes))
+            if any(o.problem and o.problem.reason is Reason.PROCESS_GONE for o in acted.outcomes.values()):
+                self._heard = False  # a worker ended, and nobody had told: the next look reads everything
             self.last_act = acted.after(self.last_act)
         self.last_steps = done.after(self.last_steps)
         steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers), *seen.dismissed})
@@ -274,7 +303,7 @@ class Agent:
             return
         self._met = True
         with contextlib.suppress(Refused):  # reported when the spec is read from it
-            self._object = self.parts.state.read()
+            self._object, self._made_of = self.parts.state.read(), None
         self._npus = _status(self._object).get("npus")
 
     def _read_spec(self) -> tuple[Mapping[str, Any], Spec, list[Problem]]:
@@ -336,7 +365,12 @@ class Agent:
         generation = self.parts.state.generation if self.parts.state else 0
         # While there is no plan no worker is reported, and none of them has changed.
         before = {"status": {**_status(self._object), "npus": self._npus}}
-        document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
+        made_of = (report, raw, generation)
+        if made_of == self._made_of:
+            document = self._object
+        else:
+            document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
+            self._made_of = made_of
         self._logbook.tell(report, document, self.last_act, self.last_steps)
         self._object = document
         if report.plan is not None:

@@ -6,13 +6,16 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
 from pathlib import Path
 
 from agent.control.attribution import Attributor, Expected
+from agent.control.containers import ContainerReader
+from agent.control.news import News
+from agent.control.processes import Processes, children_of
+from agent.control.scanning import Cause, Sight, cause
 from agent.control.settling import Settling
 from agent.model.cpuset import CpuSet
 from agent.model.node import DeviceType, Inventory, ProcessTable, Topology
@@ -24,7 +27,7 @@ from agent.node.kubelet import read_cpu_manager_state
 from agent.node.procfs import ProcessStat, ProcFs
 from agent.node.sysfs import read_topology
 from agent.planning.attribution import Attribution, npus_of_devices
-from agent.planning.evidence import SeenContainer, find_pod, gather, with_devices
+from agent.planning.evidence import find_pod, gather
 from agent.planning.optin import invalid_annotation
 
 TOPOLOGY_SECONDS = 60.0
@@ -42,6 +45,8 @@ class Candidate:
     pod: Pod | None
     container_name: str
     attribution: Attribution
+    cgroup: str = ""
+    """Path of its own cgroup, which may lie below its container's; empty where it can't be read."""
 
 
 class Choice(Enum):
@@ -90,11 +95,14 @@ class Observation:
     cpusets: Mapping[ProcessId, CpuSet] = field(default_factory=dict)
     """The effective cpuset of each worker's own cgroup, which may be narrower than its container's."""
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Pid -> pids of its children."""
+    """Pid -> pids of its children, as of the last look that read the process table. Where one did not, whoever tells of
+    processes would have told of a child of a bound worker; for what must miss none, `Observer.latest_children`."""
     notes: tuple[Problem, ...] = ()
     awaited: frozenset[ProcessId | str] = frozenset()
     """Processes that hold an NPU open and that npu-smi does not list yet, and ids of containers that asked to be bound
     and have nobody on an NPU: worth asking again soon."""
+    suspects: frozenset[int] = frozenset()
+    """Pids of these processes, and of all that are in these containers."""
 
     def undecided(self, process: ProcessId) -> bool:
         """Whether what the pod of a worker asks for is not known just now: it is gone, was not listed yet, or can't be
@@ -104,7 +112,8 @@ class Observation:
 
 
 class Observer:
-    """Looks at one host. Keeps only what must outlast a look: whose NPU is it, and how long NPUs have been settled."""
+    """Looks at one host. Keeps what must outlast a look: whose NPU is it, how long NPUs have been settled, and what was
+    seen, for as long as nothing says that it is otherwise (`agent.control.scanning`)."""
 
     def __init__(
         self,
@@ -116,10 +125,13 @@ class Observer:
         kubelet: Callable[[], KubeletState] | None = None,
         patient: bool = True,
     ) -> None:
-        """`patient` False takes running NPUs for settled at once: right for a single look, where nothing can change."""
+        """`patient` False takes running NPUs for settled at once: right for a single look, where nothing can change.
+        `pods` gives the same object for as long as nothing changed."""
         self.root = root
         self.proc = ProcFs(root)
         self.cgroups = CgroupTree(root)
+        self.processes = Processes(root, self.proc, self.cgroups)
+        self._containers = ContainerReader(self.proc, self.cgroups)
         self._architecture = architecture
         self._chooses = chooses
         self._pods = pods
@@ -128,8 +140,13 @@ class Observer:
         self._topology_at = 0.0
         self._attributor = Attributor(patient=patient)
         self._expected = Expected()
-        self._identities: dict[ProcessId, CgroupIdentity] = {}
-        self._identities_at = 0.0
+        self._last: Observation | None = None
+        self._sight: Sight | None = None
+        self._candidates: tuple[Candidate, ...] = ()
+        self._scanned_at = 0.0
+        self._children: Mapping[int, tuple[int, ...]] | None = None
+        self.cause: Cause | None = None
+        """Why the last look read the process table; None when it did not."""
         self.settling = Settling(patient=patient)
         self.bound: frozenset[ProcessId] = frozenset()
         """The workers that are bound, for whoever acts to say: of these it stays so where nothing is known."""
@@ -142,43 +159,97 @@ class Observer:
         """The CPUs of the host; `Refused` where they can't be read."""
         stale = now - self._topology_at >= TOPOLOGY_SECONDS
         before = None if stale else self._topology
-        self._topology = read_topology(self.root, architecture=self._architecture, cgroups=self.cgroups, before=before)
+        found = read_topology(self.root, architecture=self._architecture, cgroups=self.cgroups, before=before)
         if before is None:
             self._topology_at = now
+        # The same object while nothing changed: who compares it later is done at once.
+        if self._topology is None or found != self._topology:
+            self._topology = found
         return self._topology
 
-    def children(self) -> dict[int, tuple[int, ...]]:
+    def children(self) -> Mapping[int, tuple[int, ...]]:
         """Pid -> pids of its children, as they are now."""
-        return _children(self._stats([]).values())
+        return self.processes.children()
+
+    def latest_children(self) -> Mapping[int, tuple[int, ...]]:
+        """As of the last look: those that it has seen, or, where it read no process table, read once since then."""
+        if self._children is None:
+            self._children = self.processes.children()
+        return self._children
 
     def members(self, keys: Collection[str]) -> dict[str, tuple[ProcessId, ...]]:
-        """Key of a runtime's container -> the processes in it now, ascending, as far as they can be looked at. Another
-        cgroup, such as a user's session, has none: what else runs there did not come of the worker."""
-        found: dict[str, list[ProcessId]] = {key: [] for key in keys}
-        if not found:
-            return {}
-        for stat in self._stats([]).values():
-            process = ProcessId(stat.pid, stat.start_time)
-            identity = self._identity(process)
-            if identity is not None and identity.runtime and identity.key in found:
-                found[identity.key].append(process)
-        return {key: tuple(sorted(processes)) for key, processes in found.items()}
+        """Key of a runtime's container -> the processes in it now."""
+        return self.processes.members(keys)
 
-    def look(self, inventory: Inventory, table: ProcessTable, now: float, *, table_age: float = 0.0) -> Observation:
-        """One look at the host, with what npu-smi said `table_age` seconds ago. `now` is monotonic, in seconds."""
+    def look(
+        self,
+        inventory: Inventory,
+        table: ProcessTable,
+        now: float,
+        *,
+        table_age: float = 0.0,
+        news: News | None = None,
+        spec: Hashable = None,
+        afresh: bool = False,
+    ) -> Observation:
+        """One look at the host, with what npu-smi said `table_age` seconds ago. `now` is monotonic, in seconds.
+
+        `news` is what came since the last look; without any everything is read. Where nothing gives cause for that the
+        last observation is returned, the same object, unless `afresh`. `spec` is what people ask for.
+        """
+        # News are told once: those of a look that fails are as good as lost.
+        last, self._last, self._children = self._last, None, None
         notes: list[Problem] = []
-        topology = self.topology(now)
-        stats = self._stats(notes)
-        davinci = read_davinci(self.root)
-        kubelet = self._read_kubelet(notes)
-        pods = self._pods()
-
+        sight = self._read(inventory, table, now, spec, notes)
         listed = {row.pid for row in table.rows}
-        table = self._attributor.rows(table, stats)
+        self.cause = cause(
+            self._sight if last is not None else None,
+            sight,
+            news,
+            age=now - self._scanned_at,
+            suspect=news is not None and self.processes.any_opened(news.suspects, listed, sight.davinci),
+            waiting=last is not None and (bool(last.awaited) or self.settling.unsettled),
+            asked=afresh,
+        )
+        self._last = last if self.cause is None and last is not None else self._scan(sight, now, table_age, notes)
+        return self._last
+
+    def _read(
+        self, inventory: Inventory, table: ProcessTable, now: float, spec: Hashable, notes: list[Problem]
+    ) -> Sight:
+        """What every look reads."""
+        topology = self.topology(now)
+        try:
+            kubelet, unread = self._kubelet(), None
+        except Refused as refused:
+            kubelet, unread = KubeletState(), refused.problem
+            notes.append(unread)
+        places = self._containers.places(c.process for c in self._candidates)
+        return Sight(
+            topology=topology,
+            inventory=inventory,
+            table=table,
+            davinci=read_davinci(self.root),
+            kubelet=kubelet,
+            unread=unread,
+            pods=self._pods(),
+            cgroups=self._containers.cgroups_of(places, topology, []),
+            bound=self.bound,
+            spec=spec,
+        )
+
+    def _scan(self, sight: Sight, now: float, table_age: float, notes: list[Problem]) -> Observation:
+        """A look that reads the process table."""
+        topology, inventory, pods, davinci = sight.topology, sight.inventory, sight.pods, sight.davinci
+        self.processes.scan(notes)
+        stats = self.processes.stats
+        table = self._attributor.rows(sight.table, stats)
         if self._attributor.foreign:
-            message = f"none of the {len(listed)} processes that npu-smi lists is in /proc: another PID namespace?"
+            count = len({row.pid for row in sight.table.rows})
+            message = f"none of the {count} processes that npu-smi lists is in /proc: another PID namespace?"
             notes.append(Problem(Reason.NOT_THIS_KERNEL, message))
-        opened = self._opened(stats.values(), inventory, davinci, table, notes)
+        held = self.processes.open_files({row.pid for row in table.rows}, davinci, notes)
+        opened = {pid: npus_of_devices(inventory, numbers) for pid, numbers in held.items()}
         found = self._attributor.attribute(table, opened, stats, now, now - table_age)
         candidates = [self._candidate(stats[pid], attribution, pods, notes) for pid, attribution in found.items()]
         chosen: list[Candidate] = []
@@ -199,20 +270,26 @@ class Observer:
 
         dismissed += [c for c in self._idle(stats, found, pods, notes) if self._chooses(c) is Choice.RELEASE]
 
-        cpusets = self._cpusets(candidates, topology, notes)
+        places = {c.process: (c.cgroup, c.identity) for c in candidates}
+        cgroups = self._containers.cgroups_of(places, topology, notes)
         members = {c.identity.key: [c.process.pid] for c in candidates}
-        seen = self._containers(candidates, cpusets, topology, notes)
-        if pods or kubelet.grants:  # else nothing could tell that a container owns its CPUs
-            seen += self._bystanders(stats.values(), members, topology, now, notes)
+        seen = self._containers.containers_of(places, cgroups, notes)
+        if pods or sight.kubelet.grants:  # else nothing could tell that a container owns its CPUs
+            seen += self._containers.bystanders(self.processes.identities(now), members, topology, notes)
         containers = [
-            self._with_devices(container, members.get(container.key, []), davinci, inventory)
-            for container in gather(seen, pods, kubelet, inventory, topology.online)
+            self._containers.with_devices(container, members.get(container.key, []), davinci, inventory)
+            for container in gather(seen, pods, sight.kubelet, inventory, topology.online)
             if container.owned is not None or container.key in members
         ]
         running: dict[str, frozenset[int]] = {}
         for candidate in candidates:
             key = candidate.identity.key
             running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
+        expected = self._expected.without_worker(pods, {c.identity.container_id for c in candidates}, now)
+        starting = self._attributor.awaited
+        self._candidates, self._scanned_at = tuple(candidates), now
+        self._sight = replace(sight, cgroups=cgroups)
+        self._children = children_of(stats.values())
         return Observation(
             topology=topology,
             inventory=inventory,
@@ -228,68 +305,23 @@ class Observer:
             },
             pods={c.process: c.pod for c in chosen if c.pod},
             places={c.process: (c.pod.namespace, c.pod.name, c.container_name) for c in chosen + dismissed if c.pod},
-            cpusets=cpusets,
-            children=_children(stats.values()),
+            cpusets={process: own for process, (_, own, _) in cgroups.items() if own is not None},
+            children=self._children,
             notes=tuple(dict.fromkeys(notes)),
-            awaited=self._attributor.awaited
-            | self._expected.without_worker(pods, {c.identity.container_id for c in candidates}, now),
+            awaited=starting | expected,
+            suspects=frozenset(process.pid for process in starting) | self.processes.within(expected),
         )
-
-    def _stats(self, notes: list[Problem]) -> dict[int, ProcessStat]:
-        stats = {}
-        for pid in self.proc.pids():
-            try:
-                stat = self.proc.stat(pid)
-            except Refused as refused:
-                notes.append(refused.problem)
-                continue
-            if stat is not None and not stat.kernel_thread:
-                stats[pid] = stat
-        return stats
-
-    def _read_kubelet(self, notes: list[Problem]) -> KubeletState:
-        try:
-            return self._kubelet()
-        except Refused as refused:
-            notes.append(refused.problem)
-            return KubeletState()
-
-    def _opened(
-        self,
-        stats: Iterable[ProcessStat],
-        inventory: Inventory,
-        davinci: Mapping[int, tuple[int, int]],
-        table: ProcessTable,
-        notes: list[Problem],
-    ) -> dict[int, frozenset[int]]:
-        """NPUs whose device file a process holds open, for the processes that the table has no row of."""
-        if not davinci:
-            return {}
-        listed = {row.pid for row in table.rows}
-        numbers = {device: number for number, device in davinci.items()}
-        opened = {}
-        for stat in stats:
-            if stat.pid in listed:
-                continue
-            try:
-                devices = self.proc.open_devices(stat.pid)
-            except Refused as refused:
-                notes.append(Problem(refused.reason, "open files of other processes cannot be read (CAP_SYS_PTRACE)"))
-                return {}
-            if devices and (held := {numbers[device] for device in devices if device in numbers}):
-                opened[stat.pid] = npus_of_devices(inventory, held)
-        return opened
 
     def _candidate(
         self, stat: ProcessStat, attribution: Attribution, pods: Sequence[Pod], notes: list[Problem]
     ) -> Candidate:
-        identity, status = None, None
+        path, status = None, None
         try:
-            identity = self.cgroups.identity(stat.pid)
+            path = self.cgroups.path(stat.pid)
             status = self.proc.status(stat.pid)
         except Refused as refused:
             notes.append(refused.problem)
-        identity = identity or CgroupIdentity(path="")
+        identity = self.cgroups.identity_of(path) if path else CgroupIdentity(path="")
         pod, container = find_pod(identity, pods)
         return Candidate(
             process=ProcessId(stat.pid, stat.start_time),
@@ -299,6 +331,7 @@ class Observer:
             pod=pod,
             container_name=container.name if container else "",
             attribution=attribution,
+            cgroup=path or "",
         )
 
     def _idle(
@@ -308,102 +341,3 @@ class Observer:
         idle = [stat for p in sorted(self.bound) if p.pid not in found and (stat := stats.get(p.pid)) is not None]
         candidates = [self._candidate(stat, Attribution(()), pods, notes) for stat in idle]
         return [candidate for candidate in candidates if candidate.process in self.bound]
-
-    def _cpusets(
-        self, candidates: Sequence[Candidate], topology: Topology, notes: list[Problem]
-    ) -> dict[ProcessId, CpuSet]:
-        """The effective cpuset of each process's own cgroup."""
-        read = {
-            c.process: self._cpus(topology, notes, partial(self.cgroups.process_cpus, c.process.pid))
-            for c in candidates
-        }
-        return {process: cpus for process, cpus in read.items() if cpus is not None}
-
-    def _containers(
-        self,
-        candidates: Sequence[Candidate],
-        cpusets: Mapping[ProcessId, CpuSet],
-        topology: Topology,
-        notes: list[Problem],
-    ) -> list[SeenContainer]:
-        """The containers of everyone on an NPU: one that is not to be bound may own CPUs and NPUs all the same."""
-        seen: dict[str, SeenContainer] = {}
-        for candidate in candidates:
-            key, path = candidate.identity.key, candidate.identity.path
-            if key in seen:
-                continue
-            read = partial(self.cgroups.effective_cpus, path)
-            cpus = self._cpus(topology, notes, read) if path else cpusets.get(candidate.process)
-            if cpus is None:
-                place = printable(path, 120) or f"process {candidate.process.pid}"
-                notes.append(Problem(Reason.CPUSET_UNREADABLE, f"no effective cpuset for {place}"))
-            else:
-                seen[key] = SeenContainer(candidate.identity, cpus)
-        return list(seen.values())
-
-    def _bystanders(
-        self,
-        stats: Iterable[ProcessStat],
-        members: dict[str, list[int]],
-        topology: Topology,
-        now: float,
-        notes: list[Problem],
-    ) -> list[SeenContainer]:
-        """Pods' containers in which nobody is on an NPU (yet): they may own CPUs, or NPUs that they have not opened.
-        Adds the processes of every container to `members`."""
-        if now - self._identities_at >= TOPOLOGY_SECONDS:
-            self._identities, self._identities_at = {}, now
-        known, self._identities = self._identities, {}
-        seen: dict[str, SeenContainer] = {}
-        for stat in stats:
-            process = ProcessId(stat.pid, stat.start_time)
-            identity = known.get(process) or self._identity(process)
-            if identity is None:
-                continue
-            self._identities[process] = identity
-            if not (identity.pod_uid and identity.container_id):
-                continue
-            key = identity.key
-            if key in members:
-                members[key].append(stat.pid)
-                continue
-            members[key] = [stat.pid]
-            cpus = self._cpus(topology, notes, partial(self.cgroups.effective_cpus, identity.path))
-            if cpus is not None:
-                seen[key] = SeenContainer(identity, cpus)
-        return list(seen.values())
-
-    def _identity(self, process: ProcessId) -> CgroupIdentity | None:
-        """Where a process is; None where that can't be read, which is said where it is a process on an NPU."""
-        try:
-            return self._identities.get(process) or self.cgroups.identity(process.pid)
-        except Refused:
-            return None
-
-    def _with_devices(
-        self, container: Container, pids: Sequence[int], davinci: Mapping[int, tuple[int, int]], inventory: Inventory
-    ) -> Container:
-        """An owner of CPUs with the NPUs in its /dev, as any of its processes shows it: one may be ending."""
-        if container.owned is None or container.npus is not None or not davinci:
-            return container
-        for pid in sorted(set(pids)):
-            if (devices := self.proc.root_devices(pid, davinci)) is not None:
-                return with_devices(container, devices, inventory)
-        return container
-
-    def _cpus(self, topology: Topology, notes: list[Problem], read: Callable[[], CpuSet | None]) -> CpuSet | None:
-        """A cpuset; where the host has no cpuset hierarchy nothing confines a process but the root."""
-        if not self.cgroups.form:
-            return topology.root
-        try:
-            return read()
-        except Refused as refused:
-            notes.append(refused.problem)
-            return None
-
-
-def _children(stats: Iterable[ProcessStat]) -> dict[int, tuple[int, ...]]:
-    children: dict[int, tuple[int, ...]] = {}
-    for stat in stats:
-        children[stat.ppid] = (*children.get(stat.ppid, ()), stat.pid)
-    return children

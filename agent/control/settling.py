@@ -24,6 +24,11 @@ class Settling:
         """Container key -> its running NPUs, of the containers for which these are believed. What an earlier run of
         the agent had here is to be set before the first look: it had waited for that."""
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether the running NPUs of a container are not believed yet, so that time alone changes what is marked."""
+        return not self._since.keys() <= self.settled.keys()
+
     def mark(
         self,
         containers: Iterable[Container],

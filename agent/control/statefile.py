@@ -84,6 +84,7 @@ class StateFile:
             return False
         document = self._merged(document)
         if self._text is not None and _same(document, self._document):
+            self._document = document  # what is the same object next time need not be compared
             return False
         try:
             text = as_yaml(document)

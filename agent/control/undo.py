@@ -20,6 +20,8 @@ from agent.node.threads import ThreadBinder
 
 Members = Callable[[Collection[str]], Mapping[str, Sequence[ProcessId]]]
 """Key of a runtime's container -> the processes that are in it now."""
+Children = Mapping[int, Sequence[int]]
+"""Pid -> pids of its children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,23 @@ class Surroundings:
     """What must be known of the host besides the workers themselves."""
 
     online: CpuSet
-    children: Mapping[int, Sequence[int]]
-    """Pid -> pids of its children, as of a recent look."""
+    seen: Children
+    """As of the last scan, which may be a minute old where whoever tells of processes told of no other child: enough to
+    keep what is in place there."""
     members: Members
+    look: Callable[[], Children]
+
+    @property
+    def children(self) -> Children:
+        """As of this pass: for what is done once, such as giving back, and would not be done again for a child that was
+        missed."""
+        return self.look()
 
     @classmethod
     def of(cls, observer: Observer, now: float) -> Surroundings:
         """As they are now. Refused where the host's CPUs or processes can't be read."""
-        return cls(observer.topology(now).online, observer.children(), observer.members)
+        online, children = observer.topology(now).online, observer.children()
+        return cls(online, children, observer.members, lambda: children)
 
 
 class Undoer:
@@ -100,7 +111,7 @@ class Undoer:
         return {worker.pid for worker in self._bindings if worker != process}
 
 
-def _families(children: Mapping[int, Sequence[int]], pids: Collection[int]) -> set[int]:
+def _families(children: Children, pids: Collection[int]) -> set[int]:
     """Processes with all that descends from them."""
     found = set(pids)
     waiting = deque(pids)

@@ -16,7 +16,7 @@ from agent.model.cpuset import CpuListError, CpuSet
 from agent.model.reason import Reason, Refused, printable
 from agent.model.workload import CgroupIdentity
 from agent.node.cgroup_paths import CgroupLine, components, identify, parse_cgroup, resolve, written
-from agent.node.files import ABSENT, join, read_text, refusal
+from agent.node.files import ABSENT, join, read_bytes, read_text, refusal
 
 __all__ = ["CgroupLine", "CgroupTree", "find_cpuset", "identify", "own_cgroup", "parse_cgroup"]
 
@@ -50,6 +50,8 @@ class CgroupTree:
         self._node_known = kubepods_root is not None
         self._mount: tuple[str, str] | None = None
         self._identities: dict[str, CgroupIdentity] = {}
+        self._paths: dict[bytes, str] = {}
+        """What /proc/<pid>/cgroup says -> the path; many processes have the same."""
         self._ends: dict[str, list[list[str]]] = {}
         self._ends_of: float | None = None
 
@@ -83,17 +85,30 @@ class CgroupTree:
         of the tree whose path ends so. Where that could not be found either, it still begins with ``/..``. PID 1 is not
         looked for: containers have folders that end like its own.
         """
-        line = self._line(pid)
+        content = read_bytes(f"{join(self._root)}/proc/{pid}/cgroup", Reason.PROCESS_UNREADABLE)
+        if not content:
+            return None
+        if (known := self._paths.get(content)) is not None:
+            return known
+        line = parse_cgroup(content.decode("utf-8", "surrogateescape"))
         if line is None:
             return None
-        path = written(*resolve(line.path, self.own))
-        return path if pid == 1 else self._located(path) or path
+        parts, lost = resolve(line.path, self.own)
+        path = written(parts, lost)
+        if lost:  # where it leads depends on the tree
+            return path if pid == 1 else self._located(path) or path
+        if len(self._paths) >= _CACHED:
+            self._paths.clear()
+        self._paths[content] = path
+        return path
 
     def identity(self, pid: int) -> CgroupIdentity | None:
         """Whose process it is, with the path cut at the container's component; None when it is gone."""
         path = self.path(pid)
-        if path is None:
-            return None
+        return None if path is None else self.identity_of(path)
+
+    def identity_of(self, path: str) -> CgroupIdentity:
+        """Whose cgroup it is. `path` as `path` gives it."""
         identity = self._identities.get(path)
         if identity is None:
             if len(self._identities) >= _CACHED:
@@ -147,10 +162,6 @@ class CgroupTree:
         finally:
             for level in levels:
                 os.close(level)
-
-    def _line(self, pid: int) -> CgroupLine | None:
-        text = read_text(f"{join(self._root)}/proc/{pid}/cgroup", Reason.PROCESS_UNREADABLE)
-        return parse_cgroup(text) if text else None
 
     def _located(self, path: str) -> str | None:
         """Where in the tree a path that begins with ``/..`` leads; None where none or several folders end so.

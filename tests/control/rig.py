@@ -22,7 +22,7 @@ from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.spec import Spec
-from agent.model.workload import KubeletState
+from agent.model.workload import KubeletState, Pod
 from agent.node.irqbalance import Irqbalance
 from agent.node.kubelet import read_cpu_manager_state
 from agent.node.procfs import boot_id
@@ -39,6 +39,7 @@ class Rig:
         self.now = 1000.0
         self.parts = parts
         self.told: list[Happening] = []
+        self._pods: tuple[Pod, ...] = ()
         self.agent = self.restart()
 
     def restart(self, **parts: Any) -> Agent:
@@ -50,7 +51,7 @@ class Rig:
             self.node.root,
             architecture=self.parts.get("architecture", "aarch64"),
             chooses=chooses,
-            pods=lambda: [pod.model() for pod in self.node.kubelet.pods],
+            pods=self.pods,
             kubelet=lambda: KubeletState(*read_cpu_manager_state(self.node.root)),
         )
         self.agent = Agent(
@@ -69,6 +70,7 @@ class Rig:
                 ),
                 defaults=replace(self.parts.get("spec", Spec()), irq_binding=self.interrupts),
                 state=state,
+                news=self.parts.get("news"),
                 tell=self.told.extend,
                 journal=self.journal_file,
                 boot_id=boot_id(self.node.root),
@@ -78,6 +80,13 @@ class Rig:
             )
         )
         return self.agent
+
+    def pods(self) -> tuple[Pod, ...]:
+        """The pods as a watch has them: the same object while nothing changed."""
+        pods = tuple(pod.model() for pod in self.node.kubelet.pods)
+        if pods != self._pods:
+            self._pods = pods
+        return self._pods
 
     @property
     def balancer(self) -> Irqbalance:
