@@ -21,8 +21,9 @@ from agent.node.cgroups import CgroupTree
 from agent.node.host import EVERY_CPU, ThreadHost
 from agent.node.uvb import SeenThread, UvbThreads
 
-SCAN_SECONDS = 30.0
-"""UVB threads are looked for this often, and when a known one is gone. In between only their masks are read."""
+SCAN_SECONDS = 60.0
+"""UVB threads are looked for this often, and when a known one is gone. In between only their masks are read. The driver
+makes them when it is loaded, and nothing tells of a kernel thread."""
 
 
 def wanted(plan: Plan, spec: Spec) -> tuple[CpuSet, Problem | None]:

@@ -29,12 +29,13 @@ from agent.model.workload import ProcessId
 from agent.node.cgroups import CgroupTree
 from agent.node.files import join
 from agent.node.netns import unix_socket
+from agent.node.proc_table import ProcTable
 from agent.node.procfs import ProcFs
 
 LIST_BYTES: Final = (500 - len("settings ban irqs "), 255)
 """What a version reads of a list, the larger first."""
 
-_COMM: Final = b"irqbalance"
+_COMM: Final = "irqbalance"
 _SECONDS: Final = 1.0
 """For a whole exchange. It answers within milliseconds, unless it is just reading /proc/interrupts."""
 _MAX_ANSWER: Final = 1 << 18
@@ -55,14 +56,15 @@ class Irqbalance:
     def __init__(self, root: Path, *, stand_in: int | None = None) -> None:
         self._root = join(root)
         self._proc = ProcFs(root)
+        self._table = ProcTable(root)
         self._cgroups = CgroupTree(root)
         self._stand_in = stand_in
 
     def find(self) -> ProcessId | None:
         """The irqbalance that runs. Reads the name of every process: for once in a while."""
-        for pid in self._proc.pids():
+        for pid, stat in self._table.read().items():
             with suppress(Refused):
-                if self._proc.comm(pid) == _COMM and (process := self._identity(pid)):
+                if stat.comm == _COMM and (process := self._identity(pid)):
                     return process
         return None
 

@@ -18,6 +18,7 @@ from agent.node.binding import COMM_BYTES
 from agent.node.cgroup_paths import identify, resolve, written
 from agent.node.cgroups import CgroupTree
 from agent.node.files import join, read_text
+from agent.node.proc_table import ProcTable
 from agent.node.procfs import ProcessStat, ProcFs
 from agent.node.taskdir import PF_NO_SETAFFINITY, TaskDir
 
@@ -48,17 +49,23 @@ class UvbThreads:
     def __init__(self, root: Path, cgroups: CgroupTree | None = None) -> None:
         self._proc = f"{join(root)}/proc"
         self._procfs = ProcFs(root)
+        self._table = ProcTable(root)
         self._cgroups = cgroups or CgroupTree(root)
 
     def scan(self) -> tuple[list[SeenThread], Problem | None]:
         """Every UVB thread, ascending, and the first thing that could not be looked at. It reads a file of every
         process and one of every thread of the host's own services: not for every sweep."""
-        found, problem = [], None
         try:
-            pids = self._procfs.pids()
+            processes = self._table.read()
         except Refused as refused:
             return [], refused.problem
-        for pid in pids:
+        problem = next(iter(self._table.problems), None)
+        found = [
+            self._as(SeenThread(ThreadId(stat.pid, stat.start_time), stat.pid), stat)
+            for stat in self._table.kernel_threads
+            if stat.comm in (NAME, _CUT)
+        ]
+        for pid in processes:
             try:
                 found += self._threads_of(pid)
             except Refused as refused:
@@ -93,12 +100,7 @@ class UvbThreads:
             return None
 
     def _threads_of(self, pid: int) -> list[SeenThread]:
-        stat = self._procfs.stat(pid)
-        if stat is None:
-            return []
-        if stat.kernel_thread:
-            named = stat.comm in (NAME, _CUT)
-            return [self._as(SeenThread(ThreadId(pid, stat.start_time), pid), stat)] if named else []
+        """Those of a process that is no kernel thread."""
         if not self._is_system(pid):
             return []
         status = self._procfs.status(pid)
