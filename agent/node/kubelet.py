@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +30,12 @@ def read_cpu_manager_state(root: Path) -> tuple[str, tuple[ExclusiveGrant, ...]]
     """
     path = f"{join(root)}/{STATE}"
     text = read_text(path, Reason.KUBELET_STATE_UNREADABLE, limit=_LIMIT)
-    if text is None:
-        return "", ()
+    return ("", ()) if text is None else _parse_state(text, path)
+
+
+@lru_cache(maxsize=1)
+def _parse_state(text: str, path: str) -> tuple[str, tuple[ExclusiveGrant, ...]]:
+    """The same text gives the same objects: it is read in every pass, and hardly ever another."""
     state = parse_json(text, path, Reason.KUBELET_STATE_UNREADABLE)
     policy = _field(state, path, "policyName", str, "")
     grants = []
