@@ -6,6 +6,7 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -29,6 +30,8 @@ from agent.node.sysfs import read_topology
 from agent.planning.attribution import Attribution, npus_of_devices
 from agent.planning.evidence import find_pod, gather
 from agent.planning.optin import invalid_annotation
+
+log = logging.getLogger(__name__)
 
 TOPOLOGY_SECONDS = 60.0
 """Cores are read again after this long, or when the online CPUs change; everything else in every look."""
@@ -211,7 +214,11 @@ class Observer:
             waiting=last is not None and (bool(last.awaited) or self.settling.unsettled),
             asked=afresh,
         )
-        self._last = last if self.cause is None and last is not None else self._scan(sight, now, table_age, notes)
+        if self.cause is None and last is not None:
+            self._last = last
+        else:
+            log.debug("reading all processes: %s", self.cause.value if self.cause else "")
+            self._last = self._scan(sight, now, table_age, notes)
         return self._last
 
     def _read(
