@@ -58,10 +58,10 @@ class Parts:
     """What those who feed the agent miss, such as the list of pods: optional things, for the report."""
     tell: Callable[[Sequence[Happening]], None] = lambda _happenings: None
     """Takes what happened in a pass, for events."""
-    news: NewsSource | None = None
-    """Who tells of processes. Without one, and while it does not hear of all, every pass reads the process table."""
     turned: Callable[[], None] = lambda: None
     """Called after every pass: the loop turns."""
+    news: NewsSource | None = None
+    """Who hears of processes between the passes. Without, or while it hears nothing, each pass looks for itself."""
     journal: Path | None = None
     boot_id: str = ""
     sweep_seconds: float = 5.0
@@ -146,8 +146,8 @@ class Agent:
         spec = asked
         notes = [self._journal_problem] if self._journal_problem else []
         notes.extend(self.parts.problems())
-        if self.parts.news is not None and (unheard := self.parts.news.problem()) is not None:
-            notes.append(unheard)
+        if spec.mode is Mode.ENFORCE and self.parts.news and (deaf := self.parts.news.problem()) is not None:
+            notes.append(deaf)
         now = self.parts.clock()
         reading = self.watch.poll(now, awaiting=self._awaited is None or bool(self._awaited))
         self._next = float("inf") if reading.due is None else reading.due

@@ -98,8 +98,9 @@ class Observation:
     cpusets: Mapping[ProcessId, CpuSet] = field(default_factory=dict)
     """The effective cpuset of each worker's own cgroup, which may be narrower than its container's."""
     children: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Pid -> pids of its children, as of the last look that read the process table. Where one did not, whoever tells of
-    processes would have told of a child of a bound worker; for what must miss none, `Observer.latest_children`."""
+    """Pid -> pids of its children, as of the last look that read the process table. Those that began since then are
+    missing: whoever hears of processes puts children of workers in place when they begin. For what must miss none there
+    is `Observer.latest_children`."""
     notes: tuple[Problem, ...] = ()
     awaited: frozenset[ProcessId | str] = frozenset()
     """Processes that hold an NPU open and that npu-smi does not list yet, and ids of containers that asked to be bound

@@ -30,8 +30,8 @@ class Surroundings:
 
     online: CpuSet
     seen: Children
-    """As of the last scan, which may be a minute old where whoever tells of processes told of no other child: enough to
-    keep what is in place there."""
+    """As of the last look that read the process table, a minute ago at most: enough to keep those in place that were
+    there, while whoever hears of processes sees to those that begin."""
     members: Members
     look: Callable[[], Children]
 

@@ -373,7 +373,7 @@ def test_a_change_of_spec_reads_everything_anew(quiet: Quiet) -> None:
     assert quiet.cause is Cause.SPEC
 
 
-def test_a_child_with_the_mask_of_an_acl_thread_is_moved_when_its_birth_is_told(quiet: Quiet) -> None:
+def test_a_child_with_the_mask_of_an_acl_thread_is_moved_when_all_processes_are_looked_at(quiet: Quiet) -> None:
     worker = quiet.workers[0]
     acl = next(task for task in worker.threads if task.comm == "acl_thread")
     child = worker.fork(creator=acl.tid)
