@@ -16,9 +16,10 @@ from agent.control.act import Actor, ActResult
 from agent.control.conditions import stopped
 from agent.control.drift import DriftTotals
 from agent.control.happenings import Happening, happenings
+from agent.control.hearing import Hearing
 from agent.control.journal import Journal
 from agent.control.logbook import LogBook
-from agent.control.news import News, NewsSource
+from agent.control.news import NewsSource
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
 from agent.control.report import Report, resource
@@ -100,10 +101,11 @@ class Agent:
         self._spec = self._last_accepted(record)  # the last valid one
         self.planner.accepted = self._forced(self._spec) if self._spec else None
         self._awaited: frozenset[ProcessId | str] | None = None
-        self._heard = False  # whether news were taken since the last look, so that nothing was missed
+        self._hearing = Hearing(parts.news, parts.observer.opened)
         self._next = float("inf")
         self._logbook = LogBook()
         self._wake = threading.Event()
+        self._due = False  # whether that was for a pass
         self._stopped = threading.Event()
         self.watch = NpuSmiWatch(
             parts.npu_smi,
@@ -115,26 +117,46 @@ class Agent:
 
     def wake(self) -> None:
         """Lets the next pass begin at once. Safe from any thread."""
+        self._due = True
+        self._wake.set()
+
+    def glance(self) -> None:
+        """Lets the loop take news in at once: the next pass begins only where these are cause for one, as suspects are
+        that hold an NPU open. Safe from any thread."""
         self._wake.set()
 
     def stop(self) -> None:
         """Ends `run` after the pass under way; bindings stay. Safe from any thread and from a signal handler."""
         self._stopped.set()
-        self._wake.set()
+        self.wake()
 
     def run(self) -> None:
         """Passes until `stop`, one for each sweep and one whenever something woke the loop."""
         while not self._stopped.is_set():
+            self._due = False
             self._wake.clear()
             try:
                 self.step()
             except Exception:  # a fault of our own in one pass is no reason to stop keeping what is bound
                 log.exception("a pass failed; the next one starts from what is there then")
             self.parts.turned()
-            self._wake.wait(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
+            self._rest(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
         self._end_steps()
         self._leave()
+
+    def _rest(self, seconds: float) -> None:
+        """Between two passes, of which the next is due in so many seconds at the latest."""
+        end = time.monotonic() + seconds
+        while not self._stopped.is_set() and self._wake.wait(max(0.0, end - time.monotonic())):
+            self._wake.clear()
+            try:
+                if self._due or self._hearing.worth_a_pass():
+                    return
+            except Exception:  # see `run`
+                log.exception("news were not understood; the next pass looks for itself")
+                self._hearing.doubt()
+                return
 
     def step(self) -> None:
         """One pass. Never raises for what the host does; what can't be done is in the report."""
@@ -167,7 +189,7 @@ class Agent:
                         reading.reading.processes,
                         now,
                         table_age=reading.age or 0.0,
-                        news=self._news(),
+                        news=self._hearing.take(),
                         spec=asked,
                         afresh=attempt > 0,
                     )
@@ -216,18 +238,10 @@ class Agent:
         )
         self._publish(report, raw)
 
-    def _news(self) -> News | None:
-        """What came since the last look; None where that may not be all."""
-        source = self.parts.news
-        heard, self._heard = self._heard, source is not None and source.up
-        told = source.take() if source is not None and self._heard else None
-        return told if heard else None
-
     def _await(self, seen: Observation | None, now: float) -> None:
         """Says who is awaited: whoever is new is to be asked for at once."""
         before, self._awaited = self._awaited, seen.awaited if seen is not None else None
-        if self.parts.news is not None:
-            self.parts.news.interest(self.parts.actor.bindings, seen.suspects if seen is not None else ())
+        self._hearing.tell(self.parts.actor.bindings, seen.suspects if seen is not None else ())
         if self._awaited and not self._awaited <= (before or frozenset()):
             if before:
                 self.watch.hasten()  # somebody new, while others have been awaited for long
@@ -249,7 +263,7 @@ class Agent:
             steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted, spec))
             done = steps.act(noted=self._save_journal(notes))
             if any(o.problem and o.problem.reason is Reason.PROCESS_GONE for o in acted.outcomes.values()):
-                self._heard = False  # a worker ended, and nobody had told: the next look reads everything
+                self._hearing.doubt()  # that was not told, else there would be no plan for it
             self.last_act = acted.after(self.last_act)
         self.last_steps = done.after(self.last_steps)
         steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers), *seen.dismissed})

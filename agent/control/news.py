@@ -25,6 +25,11 @@ class News:
     suspects: frozenset[int] = NOBODY
     """Pids of processes that made threads, as one does that opens an NPU: only their open files are worth a look."""
 
+    def then(self, later: News) -> News:
+        """This and what came later."""
+        suspects = self.suspects | later.suspects
+        return News(self.lost or later.lost, self.processes or later.processes, suspects)
+
 
 class NewsSource(Protocol):
     """Whoever hears of processes. Safe to be asked from the loop's thread while news come in another."""

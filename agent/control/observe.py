@@ -185,6 +185,11 @@ class Observer:
         """Key of a runtime's container -> the processes in it now."""
         return self.processes.members(keys)
 
+    def opened(self, suspects: Collection[int]) -> bool:
+        """Whether one of these processes holds an NPU open that it did not when the process table was last read."""
+        sight = self._sight
+        return sight is None or self._opened(suspects, sight)
+
     def look(
         self,
         inventory: Inventory,
@@ -205,13 +210,12 @@ class Observer:
         last, self._last, self._children = self._last, None, None
         notes: list[Problem] = []
         sight = self._read(inventory, table, now, spec, notes)
-        listed = {row.pid for row in table.rows}
         self.cause = cause(
             self._sight if last is not None else None,
             sight,
             news,
             age=now - self._scanned_at,
-            suspect=news is not None and self.processes.any_opened(news.suspects, listed, sight.davinci),
+            suspect=news is not None and self._opened(news.suspects, sight),
             waiting=last is not None and (bool(last.awaited) or self.settling.unsettled),
             asked=afresh,
         )
@@ -221,6 +225,9 @@ class Observer:
             log.debug("reading all processes: %s", self.cause.value if self.cause else "")
             self._last = self._scan(sight, now, table_age, notes)
         return self._last
+
+    def _opened(self, suspects: Collection[int], sight: Sight) -> bool:
+        return self.processes.any_opened(suspects, {row.pid for row in sight.table.rows}, sight.davinci)
 
     def _read(
         self, inventory: Inventory, table: ProcessTable, now: float, spec: Hashable, notes: list[Problem]

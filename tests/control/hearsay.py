@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from agent.control.news import News
 from agent.model.reason import Problem
@@ -19,20 +18,15 @@ class Hearsay:
         self.bound: frozenset[ProcessId] = frozenset()
         self.awaited: frozenset[int] = frozenset()
         """What the agent said last that it is interested in."""
-        self._news = News()
+        self.waiting = News()
+        """What it has not taken yet."""
 
     def tell(self, *, lost: bool = False, processes: bool = False, suspects: Collection[int] = ()) -> None:
         """For the next look."""
-        news = self._news
-        self._news = replace(
-            news,
-            lost=news.lost or lost,
-            processes=news.processes or processes,
-            suspects=news.suspects | frozenset(suspects),
-        )
+        self.waiting = self.waiting.then(News(lost, processes, frozenset(suspects)))
 
     def take(self) -> News:
-        news, self._news = self._news, News()
+        news, self.waiting = self.waiting, News()
         return news
 
     def problem(self) -> Problem | None:
