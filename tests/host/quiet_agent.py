@@ -7,10 +7,11 @@ each pass it looks for a file called ``pass begins`` and one called ``pass ends`
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,16 @@ class WiderHost(LinuxHost):
     def get_affinity(self, tid: int) -> CpuSet:
         super().get_affinity(tid)
         return self._given.get(tid, PROFILE.topology.online)
+
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        """Those of many threads: bits, or -errno."""
+        return [self._bits(tid) for tid in tids]
+
+    def _bits(self, tid: int) -> int:
+        try:
+            return self.get_affinity(tid).bits
+        except OSError as error:
+            return -(error.errno or errno.ESRCH)
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         super().set_affinity(tid, super().get_affinity(tid))
