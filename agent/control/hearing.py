@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
-from agent.control.news import News, NewsSource
+from agent.control.news import NOBODY, News, NewsSource
 from agent.model.workload import ProcessId
 
 
@@ -30,12 +31,14 @@ class Hearing:
         return told if heard else None
 
     def worth_a_pass(self) -> bool:
-        """Whether what came since is cause for a pass now, or nobody can know. Suspects who hold nothing are not."""
+        """Whether a suspect holds an NPU open, or nobody can know. All else that came waits for the next pass: whoever
+        told it says by himself how soon that is to be."""
         source = self._source
         if source is None or not (source.up and self._heard):
             return True
         told = source.take()
-        if not (told.lost or told.processes or self._opened(told.suspects)):
+        self._kept = self._kept.then(replace(told, suspects=NOBODY))
+        if not (told.lost or self._opened(told.suspects)):
             return False
         self._kept = self._kept.then(told)
         return True

@@ -121,8 +121,8 @@ class Agent:
         self._wake.set()
 
     def glance(self) -> None:
-        """Lets the loop take news in at once: the next pass begins only where these are cause for one, as suspects are
-        that hold an NPU open. Safe from any thread."""
+        """Lets the loop look at suspects at once: the next pass begins only where one holds an NPU open. Safe from any
+        thread."""
         self._wake.set()
 
     def stop(self) -> None:

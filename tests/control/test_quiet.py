@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agent.control.news import News
 from agent.control.report import resource
 from agent.control.scanning import Cause
 from agent.demo.virtual import DAVINCI_MAJOR
@@ -23,70 +14,14 @@ from agent.model.cpuset import CpuSet
 from agent.model.reason import Problem, Reason
 from agent.model.workload import ProcessId
 from agent.node.host import EVERY_CPU
-from tests.control.hearsay import Hearsay
-from tests.control.pods import OUT, annotate, by_annotation, delete, free
-from tests.control.rig import Rig, masks, narrow, wait_until
-
-
-class Quiet(Rig):
-    """A virtual node with workers of pods, and other processes, with an agent that has been at rest for a while."""
-
-    def __init__(self, folder: Path, *, workers: int = 2, others: int = 40, **parts: Any) -> None:
-        self.hearsay = Hearsay()
-        super().__init__(folder, "a2", news=self.hearsay, chooses=by_annotation, **parts)
-        self.others = [self.node.kernel.start_process(f"other{k}").tid for k in range(others)]
-        pods = [self.node.kubelet.add_pod(f"llm-{k}") for k in range(workers)]
-        self.workers = [Worker.start(self.node, k, pod, threads=4) for k, pod in enumerate(pods)]
-        for worker in self.workers:
-            worker.add_role_threads()
-        self.rest()
-
-    def rest(self) -> None:
-        """Until a pass finds no cause for anything."""
-        self.settle()
-        for _ in range(5):
-            self.sweep()
-            if self.cause is None:
-                return
-        raise AssertionError(f"still {self.cause}")
-
-    @property
-    def cause(self) -> Cause | None:
-        """Why the last look read the process table."""
-        return self.agent.parts.observer.cause
-
-    def step(self) -> Cause | None:
-        """One pass and no other; why its look read the process table."""
-        self.now += 5.0
-        self.agent.step()
-        return self.cause
-
-    def bound(self) -> set[int]:
-        return {w["pid"] for npu in self.status["npus"] for w in npu.get("workers", []) if w["state"] == "Bound"}
+from tests.control.pods import OUT, annotate, delete, free
+from tests.control.quiet import Quiet, opened, processes
+from tests.control.rig import masks, narrow
 
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> Quiet:
     return Quiet(tmp_path)
-
-
-@contextmanager
-def opened(rig: Rig) -> Iterator[list[str]]:
-    """Paths of the files of the node that are opened meanwhile, as seen from its root."""
-    real, found, root = os.open, list[str](), os.fspath(rig.node.root)
-
-    def noting(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        whole = os.fspath(path) if dir_fd is None else f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{path}"
-        found.append(whole.removeprefix(root))
-        return real(path, flags, mode, dir_fd=dir_fd)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", noting)
-        yield found
-
-
-def processes(paths: list[str]) -> set[int]:
-    return {int(match[1]) for path in paths if (match := re.match(r"/proc/([0-9]+)(/|$)", path))}
 
 
 def test_a_quiet_pass_opens_no_file_of_a_process_that_is_no_worker(quiet: Quiet) -> None:
@@ -221,97 +156,6 @@ def test_the_agent_says_whom_it_wants_to_hear_of(quiet: Quiet) -> None:
     assert quiet.hearsay.awaited >= {starting.pid}
 
 
-def test_of_suspects_only_the_open_files_are_looked_at(quiet: Quiet) -> None:
-    quiet.hearsay.tell(suspects=quiet.others[:3])
-    with opened(quiet) as paths:
-        quiet.sweep()
-    assert quiet.cause is None
-    of_suspects = [path for path in paths if processes([path]) & set(quiet.others)]
-    assert set(of_suspects) == {f"/proc/{pid}/fd" for pid in quiet.others[:3]}
-
-
-def test_suspects_that_are_workers_or_gone_are_no_cause(quiet: Quiet) -> None:
-    quiet.hearsay.tell(suspects=[quiet.workers[0].pid, 4_000_000])
-    quiet.sweep()
-    assert quiet.cause is None
-
-
-def test_a_suspect_whose_files_nobody_may_read_is_no_cause(quiet: Quiet) -> None:
-    folder = quiet.node.root / "proc" / str(quiet.others[0]) / "fd"
-    folder.unlink()
-    folder.symlink_to(folder)  # ELOOP, as root may read everything here
-    quiet.hearsay.tell(suspects=[quiet.others[0]])
-    quiet.sweep()
-    assert quiet.cause is None
-
-
-def test_a_suspect_that_opens_an_npu_is_bound_within_a_second_and_a_half(quiet: Quiet) -> None:
-    pod = quiet.node.kubelet.add_pod("llm-9")
-    quiet.node.kernel.start_process("vllm", cgroup=pod.container().cgroup)
-    quiet.sweep()
-    quiet.sweep(130.0)  # too long ago for anybody to be awaited in there
-    quiet.rest()
-    opening = quiet.now
-    worker = Worker.start(quiet.node, 5, pod, listed=False, threads=3)
-    quiet.hearsay.tell(suspects=[worker.pid])
-    passes = until_bound(quiet, worker)
-    assert quiet.now - opening <= 1.5
-    assert passes <= 6
-
-
-def test_a_suspect_on_several_npus_is_bound_as_soon_as_npu_smi_tells_which(quiet: Quiet) -> None:
-    pod = quiet.node.kubelet.add_pod("llm-9", annotations=OUT)
-    quiet.rest()
-    annotate(quiet, pod, {"cpubind.dev/enabled": "true"})
-    quiet.sweep()
-    quiet.sweep(130.0)
-    quiet.rest()
-    worker = Worker.start(quiet.node, 5, quiet.node.kubelet.pods[-1], listed=False, threads=3, residual=[0])
-    opening = quiet.now
-    quiet.hearsay.tell(suspects=[worker.pid])
-    asked = quiet.node.npu_smi.calls.count(("info",))
-    quiet.sweep(0.0)
-    assert worker.pid not in quiet.bound()
-    assert waits(quiet) == 0.0, "npu-smi is to be asked at once"
-    quiet.sweep(0.0)
-    settled(quiet)
-    assert quiet.node.npu_smi.calls.count(("info",)) == asked + 1
-    assert quiet.now - opening <= 0.5
-
-
-def test_somebody_new_is_asked_for_at_once_while_others_have_been_awaited_for_long(quiet: Quiet) -> None:
-    first = quiet.node.kubelet.add_pod("llm-8")
-    for _ in range(60):
-        quiet.sweep(1.0)
-        settled(quiet)
-    assert first in quiet.node.kubelet.pods
-    assert waits(quiet) > 1.0
-    quiet.node.kubelet.add_pod("llm-9")
-    quiet.sweep(0.0)
-    assert waits(quiet) == 0.0
-
-
-def waits(rig: Rig) -> float:
-    """For how long the loop would sleep now, unless it is woken."""
-    return max(0.0, min(rig.agent.parts.sweep_seconds, rig.agent._next - rig.now))
-
-
-def settled(rig: Rig) -> None:
-    """Until npu-smi has answered."""
-    while rig.agent.watch.poll(rig.now, awaiting=False).due is None:
-        time.sleep(0.001)
-
-
-def until_bound(rig: Quiet, worker: Worker) -> int:
-    """Passes as the loop would make them; npu-smi answers 0.3 s after it is asked. How many it takes."""
-    for count in range(1, 20):
-        rig.agent.step()
-        if worker.pid in rig.bound():
-            return count
-        rig.now += waits(rig)
-    raise AssertionError("never bound")
-
-
 def test_a_bound_worker_that_ends_is_noticed_though_nobody_tells(quiet: Quiet) -> None:
     quiet.workers.pop().end()
     assert quiet.step() is Cause.CPUSETS
@@ -429,98 +273,35 @@ def test_device_files_that_come_are_seen(quiet: Quiet) -> None:
     assert quiet.cause is Cause.DEVICES
 
 
-@contextmanager
-def running(rig: Quiet, sweep_seconds: float = 3600.0) -> Iterator[list[int]]:
-    """The loop as it runs by itself; the list grows with each pass. It rests when this begins."""
-    turns: list[int] = []
-    rig.agent.parts = replace(rig.agent.parts, sweep_seconds=sweep_seconds, turned=lambda: turns.append(1))
-    thread = threading.Thread(target=rig.agent.run)
-    thread.start()
-    try:
-        wait_until(lambda: len(turns) == 1)
-        yield turns
-    finally:
-        rig.agent.stop()
-        thread.join(10)
+def test_a_helper_that_comes_into_a_confined_container_is_confined_though_nobody_told(quiet: Quiet) -> None:
+    quiet.ask(helpers="Confine")
+    quiet.rest()
+    pod = quiet.node.kubelet.pods[0]
+    shell = quiet.node.kernel.start_process("bash", cgroup=pod.container().cgroup)
+    assert quiet.step() is None
+    apart = [CpuSet.parse(cpus) for role, cpus in quiet.npu(0)["roles"].items() if role != "main"]
+    assert all(shell.mask.isdisjoint(cpus) for cpus in apart)
 
 
-def taken_in(rig: Quiet) -> bool:
-    """Whether the loop has taken the news."""
-    return rig.hearsay.waiting == News()
+def test_npus_of_an_owner_of_cpus_are_believed_once_they_have_been_still_though_nothing_happens(quiet: Quiet) -> None:
+    pod = quiet.node.kubelet.add_pod("owner", own_cpus=CpuSet.parse("0-15"))
+    worker = Worker.start(quiet.node, 5, pod, threads=2)
+    quiet.settle()
+    assert worker.pid not in quiet.bound()
+    for _ in range(3):
+        quiet.step()
+    assert worker.pid in quiet.bound()
+    quiet.step()
+    assert quiet.step() is None
 
 
-def test_news_between_two_passes_that_are_no_cause_make_no_pass(quiet: Quiet) -> None:
-    with running(quiet) as turns, opened(quiet) as paths:
-        for _ in range(3):
-            quiet.hearsay.tell(suspects=quiet.others[:2])
-            quiet.agent.glance()
-            wait_until(lambda: taken_in(quiet))
-        assert len(turns) == 1
-        assert processes(paths) == set(quiet.others[:2])
-        quiet.agent.wake()
-        wait_until(lambda: len(turns) == 2)
-    assert quiet.cause is None
-
-
-@pytest.mark.parametrize("lost", [True, False])
-def test_news_between_two_passes_that_are_cause_make_one_that_knows_them(quiet: Quiet, lost: bool) -> None:
-    with running(quiet) as turns:
-        quiet.hearsay.tell(lost=lost, processes=not lost)
-        quiet.agent.glance()
-        wait_until(lambda: len(turns) == 2)
-        assert quiet.cause is (Cause.LOST if lost else Cause.PROCESSES)
-
-
-def test_a_suspect_that_opened_an_npu_between_two_passes_makes_one(quiet: Quiet) -> None:
-    worker = Worker.start(quiet.node, 5, listed=False, threads=2)
-    with running(quiet) as turns:
-        quiet.hearsay.tell(suspects=[worker.pid])
-        quiet.agent.glance()
-        wait_until(lambda: len(turns) >= 2)
-    assert quiet.cause in (Cause.SUSPECT, Cause.WAITING, Cause.NPU_SMI)
-
-
-def test_where_nothing_is_heard_a_glance_is_a_pass(quiet: Quiet) -> None:
-    with running(quiet) as turns:
-        quiet.hearsay.up = False
-        quiet.agent.glance()
-        wait_until(lambda: len(turns) == 2)
-
-
-def test_glances_do_not_put_off_the_next_pass(quiet: Quiet) -> None:
-    with running(quiet, sweep_seconds=0.2) as turns:
-
-        def glanced() -> bool:
-            quiet.agent.glance()
-            return len(turns) >= 4
-
-        wait_until(glanced)
-
-
-def test_a_fault_in_what_is_told_ends_nothing(quiet: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(quiet) as turns:
-        with monkeypatch.context() as patch:
-            patch.setattr(quiet.hearsay, "take", lambda: 1 / 0)
-            quiet.agent.glance()
-            wait_until(lambda: len(turns) == 2)
-        quiet.agent.wake()
-        wait_until(lambda: len(turns) == 3)
-        quiet.agent.wake()
-        wait_until(lambda: len(turns) == 4)
-    assert quiet.cause is None
-
-
-def test_a_loop_that_is_stopped_while_a_pass_begins_does_not_wait_for_the_next(quiet: Quiet) -> None:
-    agent = quiet.agent
-    agent.parts = replace(agent.parts, sweep_seconds=3600.0)
-    clear = agent._wake.clear
-
-    def stopped_meanwhile() -> None:
-        agent.stop()
-        clear()
-
-    agent._wake.clear = stopped_meanwhile  # type: ignore[method-assign]
-    thread = threading.Thread(target=agent.run)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
+def test_cpus_that_time_gives_anew_reach_children_that_nobody_told_of(quiet: Quiet) -> None:
+    worker = quiet.workers[0]
+    before = masks(worker)
+    quiet.agent.planner.keeper.taken_at = float("-inf")  # long ago
+    quiet.ask(strategy="GlobalSlice")
+    assert quiet.step() is Cause.SPEC
+    child = worker.fork()
+    while masks(worker) == before:
+        assert quiet.step() is None
+    assert {str(child.mask)} == masks(worker)["main"]
