@@ -52,7 +52,7 @@ def test_news_between_two_passes_that_are_no_cause_make_no_pass(quiet: Quiet) ->
         assert processes(paths) == set(quiet.others[:2])
         quiet.agent.wake()
         wait_until(lambda: len(turns) == 2)
-    assert quiet.cause is None
+    assert (quiet.cause, len(turns)) == (None, 2)
 
 
 def test_that_news_were_lost_between_two_passes_makes_one_that_knows_it(quiet: Quiet) -> None:
@@ -75,6 +75,7 @@ def test_other_news_between_two_passes_wait_for_the_next(quiet: Quiet) -> None:
         quiet.agent.wake()
         wait_until(lambda: len(turns) == 2)
         assert quiet.cause is Cause.PROCESSES
+    assert len(turns) == 2
 
 
 def test_a_suspect_that_opened_an_npu_between_two_passes_makes_one(quiet: Quiet) -> None:
