@@ -106,7 +106,10 @@ class PlanResource:
 
     def write(self, document: Mapping[str, Any]) -> None:
         with self._lock:
-            self._wanted, self._wanted_of = document, _uid(self._read)
+            about = _uid(self._read)
+            if document is self._wanted and about == self._wanted_of:
+                return  # the publisher knows it, and when to try again
+            self._wanted, self._wanted_of = document, about
         self.stirred.set()
 
     # The publisher's side

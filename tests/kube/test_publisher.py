@@ -433,3 +433,23 @@ def test_without_the_pods_nothing_is_reported_for_a_while() -> None:
     before = plan.open
     now[0] = GRACE_SECONDS + 1
     assert (before, plan.open) == (False, True)
+
+
+def test_the_publisher_is_not_stirred_for_the_object_that_it_knows() -> None:
+    plan = PlanResource("node-a", pods_listed=lambda: True, changed=lambda: None)
+    plan.replace([])
+    plan.spec()
+    document = {"status": {"planHash": "1"}}
+    equal = dict(document)
+    for written, stirs in ((document, True), (document, False), (equal, True)):
+        plan.stirred.clear()
+        plan.write(written)
+        assert plan.stirred.is_set() is stirs
+    # Of another object of that name everything is to be told anew.
+    plan.replace([{"metadata": {"name": "node-a", "uid": "other"}}])
+    plan.spec()
+    assert plan.both()[2] is None
+    plan.stirred.clear()
+    plan.write(equal)
+    assert plan.stirred.is_set()
+    assert plan.both()[2] is equal
