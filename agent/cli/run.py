@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from agent import __version__
+from agent.cli.heap import HeapKeeper
 from agent.cli.options import (
     JOURNAL,
     LOCK,
@@ -166,7 +167,10 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     npu_smi = npu_smi_of(settings)
     log.info("cpubind %s on %s, %s", __version__, settings.node_name, "dry run" if dry_run else "binding")
 
+    heap = HeapKeeper()
+
     def turned() -> None:
+        heap.turned()
         health.turned()
         metrics.swept(time.time())
         _judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
@@ -280,6 +284,7 @@ def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, sel
             state=StateFile(state) if state else None,
             journal=None if dry_run else settings.journal_file or root / JOURNAL,
             boot_id=boot_id(root),
+            turned=HeapKeeper().turned,
             sweep_seconds=settings.sweep_interval,
             force_dry_run=dry_run,
         )
