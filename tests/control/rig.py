@@ -25,6 +25,7 @@ from agent.model.spec import Spec
 from agent.model.workload import KubeletState, Pod
 from agent.node.irqbalance import Irqbalance
 from agent.node.kubelet import read_cpu_manager_state
+from agent.node.npu_smi.watch import PATIENCE
 from agent.node.procfs import boot_id
 
 
@@ -105,18 +106,24 @@ class Rig:
         """Lets time pass, npu-smi answer, and the agent take that in."""
         self.now += seconds
         self.agent.step()
-        for _ in range(1000):
-            if self.agent.watch.poll(self.now, awaiting=False).due is not None:
-                break
-            time.sleep(0.005)
+        self._hear_npu_smi()
         self.agent.step()
         self._take_in_memory()
 
     def sweep(self, seconds: float = 5.0) -> None:
         """One pass, without npu-smi having anything new to say."""
+        if seconds >= PATIENCE:
+            self._hear_npu_smi()  # else it would seem to hang
         self.now += seconds
         self.agent.step()
         self._take_in_memory()
+
+    def _hear_npu_smi(self) -> None:
+        """Until it has answered, if it is being asked."""
+        for _ in range(1000):
+            if self.agent.watch.poll(self.now, awaiting=False).due is not None:
+                break
+            time.sleep(0.005)
 
     def _take_in_memory(self) -> None:
         """Another pass, where memory was moved by the last one."""
