@@ -16,6 +16,7 @@ from agent.model.plan import Allotment, Plan, Roles, WorkerPlan
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
+from agent.node.comms import CommCache
 from agent.node.host import DryRunHost, Host
 from agent.node.threads import ThreadBinder
 
@@ -62,7 +63,9 @@ class Actor:
     """
 
     def __init__(self, proc_root: Path, host: Host) -> None:
-        self.binder = ThreadBinder(proc_root, host)
+        self.comms = CommCache()
+        """Names of threads that need not be read, as long as whoever hears of renames keeps it up."""
+        self.binder = ThreadBinder(proc_root, host, self.comms)
         self._dry_host = DryRunHost(host)
         self._dry_binder = ThreadBinder(proc_root, self._dry_host)
         self._bindings: dict[ProcessId, Binding] = {}
