@@ -56,8 +56,8 @@ def identity(pid: int) -> ProcessId:
 class CountingHost(LinuxHost):
     """The real host; remembers the calls and lets a test step in before each write."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, mask_bytes: int | None = None) -> None:
+        super().__init__(mask_bytes)
         self.read: list[int] = []
         self.written: list[int] = []
         self.before_write: Callable[[int], object] = lambda tid: None
