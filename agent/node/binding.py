@@ -211,17 +211,7 @@ class Binding:
         self._keep_narrow = keep_narrow
         seen: set[int] = set()
         if noted is not None:
-            self._entries = noted.entries
-            tids = list(noted.entries)
-            names = self._names(tids)
-            sure = [
-                comm is None or (mask >= 0 and mask & self._online != self._targets.of(comm).wanted)
-                for comm, mask in zip(names, noted.masks, strict=True)
-            ]
-            seen.update(compress(tids, sure))
-            self._place(compress(tids, sure), compress(names, sure), compress(noted.masks, sure))
-            seen -= self._again
-            self._again.clear()
+            self._visit_noted(noted, seen)
         end = self._visit_all(seen)
         main = self._targets.main
         if len(self._narrowed) > 1 and not main.placed and not main.written:
@@ -239,6 +229,20 @@ class Binding:
         self._memory.entries = self._entries
         return end
 
+    def _visit_noted(self, noted: Noted, seen: set[int]) -> None:
+        self._entries = noted.entries
+        tids, masks = list(noted.entries), noted.masks
+        names = self._names(tids)
+        wanted = {target.wanted for target in self._targets.all()}
+        unsure = {mask for mask in set(masks) if mask < 0 or mask & self._online in wanted}
+        if unsure:
+            sure = [mask not in unsure for mask in masks]
+            tids, names, masks = list(compress(tids, sure)), list(compress(names, sure)), list(compress(masks, sure))
+        seen.update(tids)
+        self._place(tids, names, masks)
+        seen -= self._again
+        self._again.clear()
+
     def _visit_all(self, seen: set[int]) -> Literal["settled", "changing", "gone"]:
         """Visits the threads that are not in `seen`, which grows.
 
@@ -247,7 +251,7 @@ class Binding:
         process ended.
         """
         for _ in range(MAX_PASSES):
-            entries = self._entries = self._tasks.entries()
+            entries = self._entries = self._tasks.entries(since=bool(seen))
             if not entries:
                 return "gone"
             tids = [tid for tid in entries if tid not in seen] if seen else list(entries)

@@ -24,16 +24,19 @@ multiple of eight bytes."""
 _NAME: Final = _ENTRY.size
 _DOTS: Final = 48
 """Bytes of the entries ``.`` and ``..``, which come first in /proc."""
-_LONG: Final = 32
-"""Bytes of an entry whose name has 5 to 12 letters."""
-_FAST: Final = struct.Struct("=Q8xHx13s")
+_SIZES: Final = ((32, 7), (24, 4))
+"""Bytes of an entry, and the digits that a number in it may have: no thread id is above 4,194,304 (PID_MAX_LIMIT)."""
+
+_POSITION: Final = struct.Struct("=q")
+
+_PROC_SUPER_MAGIC: Final = 0x9FA0
 
 
 class Listing:
     """The entries of an open folder whose names are numbers. Reads through a descriptor that belongs to somebody else,
     and moves its position."""
 
-    __slots__ = ("_call", "_content", "_entries", "_fd", "_number")
+    __slots__ = ("_appends", "_call", "_content", "_entries", "_fd", "_number", "_size")
 
     def __init__(self, fd: int, architecture: str | None = None) -> None:
         self._fd = fd
@@ -42,6 +45,8 @@ class Listing:
         self._call = _LIBC.syscall
         self._content = b""
         self._entries: dict[int, int] = {}
+        self._size = 0
+        self._appends: bool | None = None
 
     def read(self) -> dict[int, int]:
         """Number -> inode number in the order of the folder; the same dict as before if nothing changed. OSError."""
@@ -51,14 +56,43 @@ class Listing:
             if now != self._entries:
                 self._entries = now
             return self._entries
-        content = self._read(self._number)
+        content = self._read(self._number, 0)
         if content != self._content:
-            self._entries = parse(content)
+            self._entries, self._size = parse(content)
             self._content = content
         return self._entries
 
-    def _read(self, number: int) -> bytes:
-        os.lseek(self._fd, 0, os.SEEK_SET)
+    def read_on(self) -> dict[int, int]:
+        """As `read`, a moment later: looks only for what was added, where that says enough.
+
+        The kernel adds a thread at the end of the list of its process, and a position in a `task` folder counts
+        threads (proc_task_readdir). So if the entry that was last is still where it was, none before it ended, and what
+        follows it is new.
+        """
+        size = self._size
+        if self._number is None or not size or len(self._entries) < 2 or not self._is_procfs():
+            return self.read()
+        last, before = self._content[-size:], self._content[-2 * size : -size]
+        (position,) = _POSITION.unpack_from(before, 8)
+        rest = self._read(self._number, position)
+        if not rest.startswith(last):
+            return self.read()
+        if len(rest) > size:
+            added, alike = parse(rest, dots=False)
+            self._entries = self._entries | added
+            self._content += rest[size:]
+            self._size = size if alike == size else 0
+        return self._entries
+
+    def _is_procfs(self) -> bool:
+        if self._appends is None:
+            # struct statfs begins with the type of the file system, a long.
+            buffer = (ctypes.c_long * 64)()
+            self._appends = _LIBC.fstatfs(self._fd, buffer) == 0 and buffer[0] == _PROC_SUPER_MAGIC
+        return self._appends
+
+    def _read(self, number: int, position: int) -> bytes:
+        os.lseek(self._fd, position, os.SEEK_SET)
         # The kernel leaves what lies between two names as it was: a buffer of zeros each time, or listings that are
         # alike would look different. It is as large as the last listing needed, and one entry more.
         size = max(_BYTES, len(self._content) + 512)
@@ -74,17 +108,15 @@ class Listing:
             parts.append(ctypes.string_at(buffer, length))
 
 
-def parse(content: bytes) -> dict[int, int]:
-    """Number -> inode number of the entries whose names are numbers, in their order."""
-    count, odd = divmod(len(content) - _DOTS, _LONG)
-    # Where every length in a row says that the next entry is as long, it is. Five digits or more: nearly always.
-    if count > 0 and not odd and content[:_DOTS][16::24] == b"\x18\x18":
-        rest = content[_DOTS:]
-        if rest[16::_LONG] == b"\x20" * count and rest[17::_LONG] == bytes(count):
-            inodes, _, names = zip(*_FAST.iter_unpack(rest), strict=True)
-            numbers = b" ".join(names).replace(b"\0", b"").split()
-            if len(numbers) == count and b"".join(numbers).isdigit():
-                return dict(zip(map(int, numbers), inodes, strict=True))
+def parse(content: bytes, *, dots: bool = True) -> tuple[dict[int, int], int]:
+    """Number -> inode number of the entries whose names are numbers, in their order; and the size that all of them
+    have, 0 where they differ. `dots`: it begins as a folder of /proc does."""
+    first = _DOTS if dots else 0
+    if not dots or content[:first][16::24] == b"\x18\x18":
+        rest = content[first:]
+        for size, digits in _SIZES:
+            if (found := _parse_alike(rest, size, digits)) is not None:
+                return found, size
     found = {}
     at = 0
     while at < len(content):
@@ -93,7 +125,26 @@ def parse(content: bytes) -> dict[int, int]:
         if name.isdigit():
             found[int(name)] = inode
         at += length
-    return found
+    return found, 0
+
+
+def _parse_alike(content: bytes, size: int, digits: int) -> dict[int, int] | None:
+    """`parse` where all entries have that size, and names of no more digits; None where they have not."""
+    count, odd = divmod(len(content), size)
+    zeros = bytes(count)
+    # Where every length in a row says that the next entry is as long, it is.
+    if not count or odd or content[16::size] != bytes((size,)) * count or content[17::size] != zeros:
+        return None
+    if content[_NAME + digits :: size] != zeros:
+        return None
+    # Column by column, which takes as many steps as a name has digits and not as there are names.
+    names = bytearray(b" " * (count * (digits + 1)))
+    for column in range(digits):
+        names[column :: digits + 1] = content[_NAME + column :: size]
+    numbers = names.replace(b"\0", b" ").split()
+    if len(numbers) != count or not b"".join(numbers).isdigit():
+        return None
+    return dict(zip(map(int, numbers), memoryview(content).cast("Q")[:: size // 8].tolist(), strict=True))
 
 
 _LIBC: Final = ctypes.PyDLL(None, use_errno=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import socket
 import struct
-import sys
 from array import array
 from collections.abc import Sequence
 from threading import Lock, get_native_id
@@ -39,13 +38,16 @@ TASKSTATS_CMD_ATTR_PID with the thread's number."""
 _GET_BYTES: Final = 28
 _TID_WORD: Final = 6
 
-_ANSWER: Final = struct.Struct("=4xH2xI10xHIIxxH80x16s40x")
-"""The beginning of an answer: family and sequence number; TASKSTATS_TYPE_AGGR_PID, in which are TASKSTATS_TYPE_PID
-(its length and type in one) with the number, and TASKSTATS_TYPE_STATS with a `struct taskstats`: of this `ac_comm`,
-whose place is the same in all versions (linux/taskstats.h). As long as `_SLOT`."""
+_ANSWER: Final = struct.Struct("=28sI4s80x16s40x")
+"""The beginning of an answer, as long as `_SLOT`: `_HEAD`, the number, the length and type of an attribute,
+TASKSTATS_TYPE_STATS with a `struct taskstats`; of this `ac_comm`, whose place is the same in all versions
+(linux/taskstats.h)."""
+_HEAD: Final = struct.Struct("=4xH2xI10xHHH")
+"""Family and sequence number; TASKSTATS_TYPE_AGGR_PID, in which are TASKSTATS_TYPE_PID (its length and type) with the
+number, and what follows it."""
 _SLOT: Final = 172
 _AGGREGATE: Final = 4
-_PID: Final = int.from_bytes(struct.pack("=HH", 8, 1), sys.byteorder)
+_PID: Final = (8, 1)
 _STATS: Final = 3
 
 
@@ -128,25 +130,30 @@ class TaskStats:
         words = array("I", request) * len(tids)
         words[_TID_WORD :: _GET_BYTES // 4] = array("I", tids)
         self._socket.send(words)
-        answers: list[tuple[int, int, int, int, int, int, bytes]] = []
+        answers: list[tuple[bytes, int, bytes, bytes]] = []
         while len(answers) < len(tids):
             received = self._receive(self._socket.fileno(), self._messages, BATCH, socket.MSG_DONTWAIT, None)
             if received <= 0:
                 raise OSError(ctypes.get_errno(), "answers are missing")
             answers += _ANSWER.iter_unpack(memoryview(self._slots)[: received * _SLOT])
-        kinds, numbers, aggregates, headers, threads, stats, comms = zip(*answers, strict=True)
-        if set(numbers) != {sequence}:
-            raise ValueError("an answer to another question")
-        forms = set(zip(kinds, aggregates, headers, stats, strict=True))
-        expected = (self._family, _AGGREGATE, _PID, _STATS)
+        heads, threads, tails, comms = zip(*answers, strict=True)
         names = [comm.rstrip(b"\0") for comm in comms]
-        if forms == {expected} and threads == tuple(tids):
+        # Nearly always all answers are alike but for the number and the name.
+        told = {form: self._tells(*form, sequence) for form in set(zip(heads, tails, strict=True))}
+        if all(told.values()) and threads == tuple(tids):
             return names
-        # Some answers are errors, such as ESRCH.
-        if any(form != expected and form[0] == self._family for form in forms):
-            raise ValueError("an answer of another form")
-        found = {tid: name for kind, tid, name in zip(kinds, threads, names, strict=True) if kind == self._family}
+        forms = zip(heads, tails, strict=True)
+        found = {tid: name for form, tid, name in zip(forms, threads, names, strict=True) if told[form]}
         return list(map(found.get, tids))
+
+    def _tells(self, head: bytes, tail: bytes, sequence: int) -> bool:
+        """Whether this is how an answer with a name looks; ValueError when it is neither that nor an error."""
+        kind, number, aggregate, *pid = _HEAD.unpack(head)
+        if number != sequence:
+            raise ValueError("an answer to another question")
+        if kind == self._family and (aggregate != _AGGREGATE or tuple(pid) != _PID or tail[2] != _STATS):
+            raise ValueError("an answer of another form")
+        return bool(kind == self._family)
 
     def __del__(self) -> None:
         self._close()

@@ -59,6 +59,21 @@ def test_a_listing_is_the_same_one_until_something_changes(tasks: TaskDir, worke
     assert tasks.entries() == before
 
 
+@pytest.mark.parametrize("born", [0, 1, 3])
+@pytest.mark.parametrize("ended", [(), (0,), (2,), (0, 1, 2)])
+def test_a_second_look_finds_all_that_came_whatever_ended(
+    tasks: TaskDir, worker: StandIn, born: int, ended: tuple[int, ...]
+) -> None:
+    victims = worker.spawn("victim", 3)
+    before = tasks.entries()
+    worker.end(*(victims[n] for n in ended))
+    worker.spawn("late", born)
+    after = tasks.entries(since=True)
+    assert list(after) == list(map(int, os.listdir(f"/proc/{tasks.pid}/task")))
+    assert (after is before) == (not born and not ended)
+    assert tasks.entries() is after
+
+
 def test_a_listing_larger_than_its_buffer_is_read_whole() -> None:
     with StandIn("--threads", "1500") as worker:
         tasks = TaskDir.open("/proc", worker.pid)
@@ -111,7 +126,7 @@ def test_a_listing_is_read_whatever_the_length_of_its_names(entries: dict[str, i
     content = b"".join(entry(name.encode(), inode) for name, inode in entries.items())
     if dots:
         content = entry(b".", 7) + entry(b"..", 8) + content
-    assert parse(content) == {int(name): inode for name, inode in entries.items() if name.isdecimal()}
+    assert parse(content)[0] == {int(name): inode for name, inode in entries.items() if name.isdecimal()}
 
 
 def test_a_process_of_which_only_a_zombie_is_left_has_no_threads(tasks: TaskDir, worker: StandIn) -> None:
