@@ -110,9 +110,9 @@ class Listing:
 
 def parse(content: bytes, *, dots: bool = True) -> tuple[dict[int, int], int]:
     """Number -> inode number of the entries whose names are numbers, in their order; and the size that all of them
-    have, 0 where they differ. `dots`: it begins as a folder of /proc does."""
+    have, 0 where they differ or it does not begin with ``.`` and ``..``, of which without `dots` there are none."""
     first = _DOTS if dots else 0
-    if not dots or content[:first][16::24] == b"\x18\x18":
+    if not dots or (content[_NAME : _NAME + 2] == b".\0" and content[24 + _NAME : 24 + _NAME + 3] == b"..\0"):
         rest = content[first:]
         for size, digits in _SIZES:
             if (found := _parse_alike(rest, size, digits)) is not None:

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import Misplaced, Moved, WorkerOutcome
@@ -28,15 +27,14 @@ from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import ThreadRule
 from agent.model.workload import ProcessId, ThreadId
-from agent.node.binding import DENIED, NOTED_SECONDS, Binding, Memory, Noted, Targets, gone
+from agent.node.binding import DENIED, NOTED_SECONDS, Binding, Memory, Noted, gone
 from agent.node.comms import CommCache
+from agent.node.folders import Folders
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.targets import Targets
 from agent.node.taskdir import TaskDir
 
 _NOTHING: Mapping[ThreadId, CpuSet] = MappingProxyType({})
-
-KEPT: Final = 256
-"""`task` folders that are kept open at most: hosts have 64 NPUs, most with one worker each."""
 
 
 class ThreadBinder:
@@ -55,7 +53,7 @@ class ThreadBinder:
         self._memories: dict[ProcessId, Memory] = {}
         self._cpusets: dict[ProcessId, CpuSet] = {}
         self._targets: dict[ProcessId, Targets] = {}
-        self._folders: dict[ProcessId, TaskDir] = {}
+        self._folders = Folders(self._proc)
 
     def bind(
         self,
@@ -87,7 +85,7 @@ class ThreadBinder:
         rewritten = self._cpusets.get(process, cpuset) != cpuset
         self._cpusets[process] = cpuset
         try:
-            tasks = self._folder(process)
+            tasks = self._folders.open(process)
             if tasks is None:
                 outcome = gone(process)
             else:
@@ -114,7 +112,7 @@ class ThreadBinder:
 
         Empty when the process ended. Refused(ProcessUnreadable or PermissionDenied) when it can't be looked at.
         """
-        tasks = self._folder(process)
+        tasks = self._folders.open(process)
         if tasks is None:
             return []
         memory = self._memories.get(process, Memory())
@@ -127,7 +125,7 @@ class ThreadBinder:
         lost when they are bound. Empty when the process ended; Refused when its threads can't be read."""
         whole, active = (cpuset & online).bits, online.bits
         found: dict[ThreadId, CpuSet] = {}
-        tasks = self._folder(process)
+        tasks = self._folders.open(process)
         if tasks is None:
             return found
         entries = tasks.entries()
@@ -250,7 +248,7 @@ class ThreadBinder:
         online: CpuSet,
     ) -> Moved:
         try:
-            if not self._alive(worker):
+            if not self._folders.alive(worker):
                 return Moved()
         except Refused as refused:
             return Moved(0, refused.problem)
@@ -281,13 +279,13 @@ class ThreadBinder:
     def lives(self, process: ProcessId) -> bool:
         """Whether the process is still there. One that can't be looked at is."""
         try:
-            return self._alive(process)
+            return self._folders.alive(process)
         except Refused:
             return True
 
     def retain(self, processes: Collection[ProcessId]) -> None:
         """Drops what is remembered of every other process: which threads were in place, which can't be moved."""
-        for process in (self._memories.keys() | self._folders.keys()) - set(processes):
+        for process in (self._memories.keys() | self._folders.kept()) - set(processes):
             self._forget(process)
 
     def _forget(self, process: ProcessId) -> None:
@@ -295,43 +293,8 @@ class ThreadBinder:
         self._roles.pop(process, None)
         self._cpusets.pop(process, None)
         self._targets.pop(process, None)
-        if (folder := self._folders.pop(process, None)) is not None:
-            folder.close()
+        self._folders.close(process)
         self._comms.forget(process.pid)
-
-    def _alive(self, process: ProcessId) -> bool:
-        folder = self._folders.get(process)
-        if folder is not None:
-            return folder.alive()
-        tasks = TaskDir.of(self._proc, process)
-        if tasks is None:
-            return False
-        tasks.close()
-        return True
-
-    def _folder(self, process: ProcessId) -> TaskDir | None:
-        """The threads of a process that is looked at in every pass; None when it ended. It stays open: it is tied to
-        the process, so that nothing has to be opened or asked again."""
-        folder = self._folders.get(process)
-        if folder is not None:
-            return folder
-        try:
-            folder = TaskDir.of(self._proc, process)
-        except Refused:
-            if not self._folders:
-                raise
-            self._close_folders()  # there may be no more descriptors to be had
-            folder = TaskDir.of(self._proc, process)
-        if folder is not None:
-            if len(self._folders) >= KEPT:
-                self._close_folders()
-            self._folders[process] = folder
-        return folder
-
-    def _close_folders(self) -> None:
-        for folder in self._folders.values():
-            folder.close()
-        self._folders.clear()
 
     @contextlib.contextmanager
     def _binding(
