@@ -156,7 +156,7 @@ class Binding:
         process ended.
         """
         for _ in range(MAX_PASSES):
-            entries = self._entries = self._tasks.entries(since=bool(seen))
+            entries = self._entries = self._tasks.entries()
             if not entries:
                 return "gone"
             tids = [tid for tid in entries if tid not in seen] if seen else list(entries)

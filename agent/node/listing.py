@@ -1,4 +1,4 @@
-"""Lists a folder of numbers again and again: what has not changed since the last time costs a comparison of bytes.
+"""Lists a folder of numbers again and again: what has not changed since the last time costs next to nothing.
 
 `os.listdir` makes a copy of the descriptor, a stream on it and a text of every name each time; what it does not tell
 are inode numbers, for which `os.scandir` makes an object of every name. Here getdents64(2) is called directly: the C
@@ -31,12 +31,14 @@ _POSITION: Final = struct.Struct("=q")
 
 _PROC_SUPER_MAGIC: Final = 0x9FA0
 
+_ALL_EVERY: Final = 16
+
 
 class Listing:
     """The entries of an open folder whose names are numbers. Reads through a descriptor that belongs to somebody else,
     and moves its position."""
 
-    __slots__ = ("_appends", "_call", "_content", "_entries", "_fd", "_number", "_size")
+    __slots__ = ("_appends", "_call", "_content", "_entries", "_fd", "_looks", "_number", "_size")
 
     def __init__(self, fd: int, architecture: str | None = None) -> None:
         self._fd = fd
@@ -46,10 +48,24 @@ class Listing:
         self._content = b""
         self._entries: dict[int, int] = {}
         self._size = 0
+        self._looks = 0
         self._appends: bool | None = None
 
     def read(self) -> dict[int, int]:
-        """Number -> inode number in the order of the folder; the same dict as before if nothing changed. OSError."""
+        """Number -> inode number in the order of the folder; the same dict as before if nothing changed. OSError.
+
+        In /proc only the end is looked at where that is enough. The kernel adds a thread at the end of the list of its
+        process, and a position in a `task` folder counts threads (copy_process, proc_task_readdir). So if the one that
+        was last is still where it was, none before it ended, and what follows it is new. Once in a while all is listed,
+        for a kernel that would have it otherwise. However it is read, the kernel ends a listing early where the thread
+        that it has come to ends at that moment (next_tid): who comes after it is found by the next look.
+        """
+        self._looks += 1
+        if self._size and self._looks % _ALL_EVERY and self._is_procfs() and (entries := self._read_end()) is not None:
+            return entries
+        return self._read_all()
+
+    def _read_all(self) -> dict[int, int]:
         if self._number is None:
             with os.scandir(self._fd) as entries:
                 now = {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
@@ -62,21 +78,16 @@ class Listing:
             self._content = content
         return self._entries
 
-    def read_on(self) -> dict[int, int]:
-        """As `read`, a moment later: looks only for what was added, where that says enough.
-
-        The kernel adds a thread at the end of the list of its process, and a position in a `task` folder counts
-        threads (proc_task_readdir). So if the entry that was last is still where it was, none before it ended, and what
-        follows it is new.
-        """
+    def _read_end(self) -> dict[int, int] | None:
+        """None where one before the end is missing."""
         size = self._size
-        if self._number is None or not size or len(self._entries) < 2 or not self._is_procfs():
-            return self.read()
         last, before = self._content[-size:], self._content[-2 * size : -size]
+        if self._number is None or len(self._entries) < 2:
+            return None
         (position,) = _POSITION.unpack_from(before, 8)
         rest = self._read(self._number, position)
         if not rest.startswith(last):
-            return self.read()
+            return None
         if len(rest) > size:
             added, alike = parse(rest, dots=False)
             self._entries = self._entries | added

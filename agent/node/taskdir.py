@@ -125,7 +125,7 @@ class TaskDir:
         except OSError as error:
             raise _unreadable(self.pid, error.strerror or str(error)) from error
 
-    def entries(self, *, since: bool = False) -> dict[int, int]:
+    def entries(self) -> dict[int, int]:
         """The threads by number in the order in which they were made, with the inode numbers of their folders; empty
         when the process is gone or waits to be reaped. The same dict as before where nothing changed: for reading only.
 
@@ -133,11 +133,9 @@ class TaskDir:
         dropped (proc_flush_pid). So another inode number under a number may be another thread; the same one is the same
         thread for as long as the kernel kept its promise, which it calls "just an optimization": a second sign, no
         proof. The kernel may make the folder of a living thread anew when memory is short.
-
-        `since`: it was listed a moment ago, and most likely all that happened is that threads were added.
         """
         try:
-            entries = self._listing.read_on() if since else self._listing.read()
+            entries = self._listing.read()
         except _GONE:
             return {}
         except OSError as error:

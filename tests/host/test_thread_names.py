@@ -61,17 +61,35 @@ def test_a_listing_is_the_same_one_until_something_changes(tasks: TaskDir, worke
 
 @pytest.mark.parametrize("born", [0, 1, 3])
 @pytest.mark.parametrize("ended", [(), (0,), (2,), (0, 1, 2)])
-def test_a_second_look_finds_all_that_came_whatever_ended(
+def test_another_look_finds_all_that_came_and_went(
     tasks: TaskDir, worker: StandIn, born: int, ended: tuple[int, ...]
 ) -> None:
     victims = worker.spawn("victim", 3)
-    before = tasks.entries()
-    worker.end(*(victims[n] for n in ended))
-    worker.spawn("late", born)
-    after = tasks.entries(since=True)
-    assert list(after) == list(map(int, os.listdir(f"/proc/{tasks.pid}/task")))
-    assert (after is before) == (not born and not ended)
-    assert tasks.entries() is after
+    for _ in range(40):
+        before = tasks.entries()
+        worker.end(*(victims[n] for n in ended))
+        late = worker.spawn("late", born)
+        after = tasks.entries()
+        assert list(after) == list(map(int, os.listdir(f"/proc/{tasks.pid}/task")))
+        assert (after is before) == (not born and not ended)
+        for n, tid in zip(ended, worker.spawn("victim", len(ended)), strict=True):
+            victims[n] = tid
+        worker.end(*late)
+
+
+def test_while_threads_come_and_go_each_look_finds_those_that_stay() -> None:
+    with StandIn("--threads", "20", "--churn", "1000") as worker:
+        tasks = TaskDir.open("/proc", worker.pid)
+        assert tasks is not None
+        with tasks:
+            stay = {worker.pid, *worker.threads["worker"]}
+            seen: set[int] = set()
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                found = tasks.entries().keys()
+                assert stay <= found
+                seen |= found
+            assert len(seen) > 100, "and many of the others"
 
 
 def test_a_listing_larger_than_its_buffer_is_read_whole() -> None:
