@@ -87,6 +87,7 @@ class Binding:
         self._astray: list[Misplaced] = []
         self._narrowed: list[tuple[int, int, bytes]] = []
         self._drift: list[Misplaced] = []
+        self._unrepaired: list[Misplaced] = []
         self._vanished = 0
         self._emptied = False
         self._refusals: dict[Reason, str] = {}
@@ -191,7 +192,8 @@ class Binding:
             unmovable = sum(counts.unmovable for counts in threads.values())
             state = "Bound" if done else "Failed"
             problem = Problem(Reason.UNMOVABLE, f"{unmovable} threads: {self._refusals[Reason.UNMOVABLE]}")
-        return WorkerOutcome(process, state, problem, threads, self._vanished, tuple(self._drift))
+        drift, unrepaired = tuple(self._drift), tuple(self._unrepaired)
+        return WorkerOutcome(process, state, problem, threads, self._vanished, drift, unrepaired)
 
     def _visit(self, tids: Sequence[int]) -> bool:
         """Puts these in place. Whether another pass has to look."""
@@ -279,6 +281,8 @@ class Binding:
             self._host.set_affinity(tid, target.cpus)
         except OSError as error:
             self._refused(tid, target, error.errno or 0)
+            if self._known.pop(tid, None) is target.role and error.errno != errno.ESRCH:
+                self._unrepaired.append(_misplaced(tid, comm, target, mask, kind=self._kind(mask)))
             return False
         if self._reading.changed and self._renamed(tid):
             # Whoever heard of it may have put it in place just before this write.
