@@ -19,6 +19,7 @@ from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec, ThreadRule
 from agent.model.workload import ProcessId
 from agent.node.binding import gone
+from agent.node.comms import CommCache
 from agent.node.host import DryRunHost, Host
 from agent.node.threads import ThreadBinder
 
@@ -71,7 +72,9 @@ class Actor:
     """
 
     def __init__(self, proc_root: Path, host: Host, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.binder = ThreadBinder(proc_root, host)
+        self.comms = CommCache()
+        """Names of threads that need not be read, as long as whoever hears of renames keeps it up."""
+        self.binder = ThreadBinder(proc_root, host, self.comms)
         self.drift = DriftTracker()
         self._clock = clock
         self._dry_host = DryRunHost(host)

@@ -16,9 +16,10 @@ from agent.model.plan import Plan
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Spec
 from agent.model.workload import ThreadId
-from agent.node.binding import DENIED, shown
+from agent.node.binding import DENIED
 from agent.node.cgroups import CgroupTree
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.targets import shown
 from agent.node.uvb import SeenThread, UvbThreads
 
 SCAN_SECONDS = 60.0

@@ -28,7 +28,7 @@ from agent.demo.fake_proc import PF_KTHREAD, PF_NO_SETAFFINITY, PF_RANDOMIZE, Fa
 from agent.demo.fake_sysfs import set_irq
 from agent.model.cpuset import CpuSet
 from agent.model.workload import ProcessId
-from agent.node.host import check_write
+from agent.node.host import check_write, masks_one_by_one
 from agent.node.irq import check_irq_write
 from agent.node.irqbalance import Irqbalance
 from agent.node.pages import check_pages
@@ -81,6 +81,13 @@ class FakeKernel:
         with self._lock:
             self.calls["sched_getaffinity"] += 1
             return self._task(tid).mask & self.online
+
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        """sched_getaffinity(2) of many."""
+        return masks_one_by_one(self.get_affinity, tids)
+
+    def names(self, tids: Sequence[int]) -> None:
+        """Names are in the files of /proc alone."""
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         """sched_setaffinity(2), as a `Host` calls it: ValueError for what must never reach it."""

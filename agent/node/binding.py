@@ -4,107 +4,60 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
 from typing import Final, Literal
 
 from agent.model.cpuset import CpuSet
 from agent.model.outcome import BindState, DriftKind, Misplaced, ThreadCounts, WorkerOutcome
-from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused, printable
-from agent.model.spec import THREAD_RULES, Role, ThreadRule
+from agent.model.spec import Role
 from agent.model.workload import ProcessId
+from agent.node.comms import Reading
 from agent.node.host import ThreadHost
-from agent.node.taskdir import PF_NO_SETAFFINITY, TaskDir
-
-COMM_BYTES: Final = 15
-"""What the kernel keeps of a thread's name (TASK_COMM_LEN - 1)."""
+from agent.node.targets import Target, Targets
+from agent.node.taskdir import MAX_PASSES, PF_NO_SETAFFINITY, TaskDir
 
 DENIED: Final = (errno.EPERM, errno.EACCES)
 
 
+NOTED_SECONDS: Final = 0.1
+"""How long a listing is good for. A number is given out again only after all others were, of which there are 32,768 at
+least (kernel.pid_max): no host makes as many threads in that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The threads as they were a moment ago, before anything was done to them."""
+
+    at: float
+    """Seconds of the monotonic clock."""
+    entries: dict[int, int]
+    """`TaskDir.entries`."""
+    masks: list[int]
+    """`ThreadHost.get_masks` of these, in their order."""
+
+
 @dataclass(slots=True)
-class Target:
-    """Where the threads of a role belong, and the count of them."""
+class Memory:
+    """What is remembered of the threads of a process from pass to pass. Each pass brings it up to date, so that it is
+    never larger than the process."""
 
-    role: Role
-    cpus: CpuSet
-    wanted: int
-    """Bits of mask ∩ online of a thread in place."""
-    inside: bool
-    """All of `cpus` is in the cpuset, and something of it is online."""
-    placed: int = 0
-    written: int = 0
-    left: int = 0
-    unmovable: int = 0
-    denied: int = 0
-    outside: int = 0
-
-    def counts(self) -> ThreadCounts:
-        return ThreadCounts(self.placed, self.written, self.left, self.unmovable, self.denied, self.outside)
-
-    def narrows(self, mask: int) -> bool:
-        """Whether mask ∩ online is a part of the target: not empty, not all of it."""
-        return bool(mask) and mask != self.wanted and not mask & ~self.wanted
-
-
-class Targets:
-    """The target of every thread of a process by its name.
-
-    The longest prefix that a name begins with decides; names with none belong to main. So does a role without CPUs of
-    its own (all but main on Ascend 950). `rules` add prefixes to those of the CANN runtime and can't redefine them.
-    """
-
-    def __init__(self, roles: Roles, cpuset: CpuSet, online: CpuSet, rules: Sequence[ThreadRule] = ()) -> None:
-        self.main = _target(Role.MAIN, roles.main, cpuset, online)
-        self.cpuset = cpuset
-        self._by_role: dict[Role, Target] = {Role.MAIN: self.main}
-        prefixes: dict[bytes, Target] = {}
-        for rule in (*THREAD_RULES, *rules):
-            prefix = rule.prefix.encode("utf-8", "surrogateescape")[:COMM_BYTES]
-            if prefix:
-                prefixes.setdefault(prefix, self._of_role(rule.role, roles, cpuset, online))
-        self._prefixes = sorted(prefixes.items(), key=lambda item: -len(item[0]))
-        self._by_comm: dict[bytes, Target] = {}
-
-    def of(self, comm: bytes) -> Target:
-        """The target of a thread with this name."""
-        target = self._by_comm.get(comm)
-        if target is None:
-            target = next((target for prefix, target in self._prefixes if comm.startswith(prefix)), self.main)
-            self._by_comm[comm] = target
-        return target
-
-    def all(self) -> Collection[Target]:
-        return self._by_role.values()
-
-    def counts(self) -> dict[Role, ThreadCounts]:
-        """By role, those without threads left out."""
-        return {role: counts for role, target in self._by_role.items() if (counts := target.counts()).total}
-
-    def outside(self) -> Problem | None:
-        """The first role whose CPUs are not all in the cpuset, if there is one."""
-        for target in self._by_role.values():
-            if not target.inside:
-                where = f"{target.role} {shown(target.cpus)}"
-                return Problem(Reason.CPUSET_CHANGED, f"{where} is not within the online CPUs of {shown(self.cpuset)}")
-        return None
-
-    def _of_role(self, role: Role, roles: Roles, cpuset: CpuSet, online: CpuSet) -> Target:
-        cpus: CpuSet = getattr(roles, role.value)
-        if not cpus:
-            return self.main
-        target = self._by_role.get(role)
-        if target is None:
-            target = self._by_role[role] = _target(role, cpus, cpuset, online)
-        return target
+    known: dict[int, Role] = field(default_factory=dict)
+    """Threads that were in place after the last pass -> their roles."""
+    fixed: dict[int, int] = field(default_factory=dict)
+    """Threads that proved unmovable -> their start times."""
+    entries: dict[int, int] = field(default_factory=dict)
+    """What the last pass listed (`TaskDir.entries`)."""
+    noted: Noted | None = None
+    """For the first pass, which need not ask again for what was noted just before it."""
 
 
 class Binding:
     """What one call of `ThreadBinder.bind` or `check` finds and does.
 
-    `known` are the threads that were in place after an earlier pass, with their roles, by tid as text; `fixed` maps
-    the tids of threads that proved unmovable to their start times. Both are brought up to date. `rewritten`: the cpuset
+    `reading` is the pass as the cache of names knows it, which `read` is for when it is over. `rewritten`: the cpuset
     is another than in the last pass.
     """
 
@@ -115,26 +68,38 @@ class Binding:
         targets: Targets,
         online: CpuSet,
         *,
-        known: dict[str, Role],
-        fixed: dict[int, int],
+        memory: Memory,
+        reading: Reading,
         rewritten: bool = False,
     ) -> None:
         self._host = host
         self._tasks = tasks
         self._targets = targets
         self._online = online.bits
-        self._known = known
-        self._fixed = fixed
+        self._memory = memory
+        self._known = memory.known
+        self._fixed = memory.fixed
+        self._entries = memory.entries
+        self._reading = reading
         self._rewritten = rewritten
         self._writes = True
         self._keep_narrow = False
         self._astray: list[Misplaced] = []
-        self._narrowed: list[tuple[str, CpuSet, bytes]] = []
+        self._narrowed: list[tuple[int, int, bytes]] = []
         self._drift: list[Misplaced] = []
         self._unrepaired: list[Misplaced] = []
         self._vanished = 0
         self._emptied = False
         self._refusals: dict[Reason, str] = {}
+        self._put_off: set[int] = set()
+        self._again: set[int] = set()
+        self.read: dict[int, bytes] = {}
+        """The names that were read, of threads that the last pass had listed too: those that can be kept."""
+
+    @property
+    def living(self) -> Collection[int]:
+        """The threads that were listed last."""
+        return self._entries
 
     def look(self) -> list[Misplaced]:
         """The threads that are not in place by the rules of a later pass, ascending. Refused if they can't be seen."""
@@ -144,25 +109,64 @@ class Binding:
             raise Refused(Reason.PERMISSION_DENIED, f"masks: {self._refusals[Reason.PERMISSION_DENIED]}")
         return sorted(self._astray, key=lambda entry: entry.tid)
 
-    def run(self, *, keep_narrow: bool) -> Literal["settled", "changing", "gone"]:
-        """Visits every thread. Refused when the process can't be read."""
+    def run(self, *, keep_narrow: bool, noted: Noted | None = None) -> Literal["settled", "changing", "gone"]:
+        """Visits every thread. Refused when the process can't be read.
+
+        Those that were `noted` elsewhere than they belong are written without another look.
+        """
         self._keep_narrow = keep_narrow
-        seen: set[str] = set()
-        end = self._tasks.visit(self._visit, seen)
+        seen: set[int] = set()
+        if noted is not None:
+            self._visit_noted(noted, seen)
+        end = self._visit_all(seen)
         main = self._targets.main
         if len(self._narrowed) > 1 and not main.placed and not main.written:
             self._keep_narrow = False
-            for name, mask, comm in self._narrowed:
-                self._write(name, main, mask, comm)
+            for tid, mask, comm in self._narrowed:
+                self._write(tid, main, mask, comm)
             if end != "gone":
-                end = self._tasks.visit(self._visit, seen)
+                end = self._visit_all(seen)
         else:
             main.left += len(self._narrowed)
-        for name in self._known.keys() - seen:
-            del self._known[name]
-        for tid in [tid for tid in self._fixed if str(tid) not in seen]:
+        for tid in self._known.keys() - seen:
+            del self._known[tid]
+        for tid in self._fixed.keys() - seen:
             del self._fixed[tid]
+        self._memory.entries = self._entries
         return end
+
+    def _visit_noted(self, noted: Noted, seen: set[int]) -> None:
+        self._entries = noted.entries
+        tids, masks = list(noted.entries), noted.masks
+        names = self._names(tids)
+        wanted = {target.wanted for target in self._targets.all()}
+        unsure = {mask for mask in set(masks) if mask < 0 or mask & self._online in wanted}
+        if unsure:
+            sure = [mask not in unsure for mask in masks]
+            tids, names, masks = list(compress(tids, sure)), list(compress(names, sure)), list(compress(masks, sure))
+        seen.update(tids)
+        self._place(tids, names, masks)
+        seen -= self._again
+        self._again.clear()
+
+    def _visit_all(self, seen: set[int]) -> Literal["settled", "changing", "gone"]:
+        """Visits the threads that are not in `seen`, which grows.
+
+        After a pass that wrote, threads made meanwhile may have copied a mask from before, so that another one looks
+        for them: ``settled`` after one without a write, ``changing`` when MAX_PASSES were not enough, ``gone`` when the
+        process ended.
+        """
+        for _ in range(MAX_PASSES):
+            entries = self._entries = self._tasks.entries()
+            if not entries:
+                return "gone"
+            tids = [tid for tid in entries if tid not in seen] if seen else list(entries)
+            seen.update(tids)
+            if not tids or not self._visit(tids):
+                return "settled"
+            seen -= self._again
+            self._again.clear()
+        return "changing"
 
     def outcome(self, process: ProcessId, end: Literal["settled", "changing", "gone"]) -> WorkerOutcome:
         """The result, once `run` is through."""
@@ -191,85 +195,143 @@ class Binding:
         drift, unrepaired = tuple(self._drift), tuple(self._unrepaired)
         return WorkerOutcome(process, state, problem, threads, self._vanished, drift, unrepaired)
 
-    def _visit(self, name: str) -> bool:
-        comm = self._tasks.comm(name)
-        if comm is None:
-            self._vanished += 1
-            return False
-        target = self._targets.of(comm)
-        try:
-            mask = self._host.get_affinity(int(name))
-        except OSError as error:
-            self._refused(name, target, error)
-            return False
-        if not target.inside:
-            target.outside += 1
-            self._astray.append(_misplaced(name, comm, target, mask))
-            return False
-        found = mask.bits & self._online
-        if found == target.wanted:
-            target.placed += 1
-            self._known[name] = target.role
-            return False
-        if self._keep_narrow and target is self._targets.main and target.narrows(found):
-            self._narrowed.append((name, mask, comm))
-            return False
-        return self._write(name, target, mask, comm)
+    def _visit(self, tids: Sequence[int]) -> bool:
+        """Puts these in place. Whether another pass has to look."""
+        # Masks after names, and names after the listing: each as near as can be to the write that they are for.
+        names = self._names(tids)
+        return self._place(tids, names, self._host.get_masks(tids))
 
-    def _write(self, name: str, target: Target, mask: CpuSet, comm: bytes) -> bool:
-        tid = int(name)
+    def _place(self, tids: Iterable[int], names: Iterable[bytes | None], masks: Iterable[int]) -> bool:
+        wrote = False
+        online, known, of = self._online, self._known, self._targets.of
+        targets = self._targets.by_comm
+        for tid, comm, mask in zip(tids, names, masks, strict=True):
+            if comm is None:
+                self._vanished += 1
+                continue
+            target = targets.get(comm) or of(comm)
+            if mask & online == target.wanted and mask >= 0 and target.inside:
+                target.placed += 1
+                known[tid] = target.role
+            elif mask < 0:
+                self._refused(tid, target, -mask)
+            elif not target.inside:
+                target.outside += 1
+                self._astray.append(_misplaced(tid, comm, target, mask))
+            elif self._keep_narrow and target is self._targets.main and target.narrows(mask & online):
+                self._narrowed.append((tid, mask, comm))
+            elif self._write(tid, target, mask, comm):
+                wrote = True
+        return wrote
+
+    def _names(self, tids: Sequence[int]) -> list[bytes | None]:
+        """The name of each, None for one that ended."""
+        entries, before = self._entries, self._memory.entries
+        kept = self._reading.names
+        names: list[bytes | None]
+        if not kept:
+            names = self._read_names(tids)
+            self._keep(tids, names)
+            return names
+        if entries is before:
+            names = list(map(kept.get, tids))
+        else:
+            # What has another inode may be another thread, whose birth was not heard of yet.
+            names = [kept.get(tid) if before.get(tid) == entries[tid] else None for tid in tids]
+        if None in names:
+            missing = [tid for tid, name in zip(tids, names, strict=True) if name is None]
+            read = self._read_names(missing)
+            self._keep(missing, read)
+            found = dict(zip(missing, read, strict=True))
+            names = [found[tid] if name is None else name for tid, name in zip(tids, names, strict=True)]
+        return names
+
+    def _keep(self, tids: Sequence[int], names: Sequence[bytes | None]) -> None:
+        if self._reading.lost:
+            return
+        entries, before = self._entries, self._memory.entries
+        for tid, name in zip(tids, names, strict=True):
+            if name is not None and before.get(tid) == entries[tid]:
+                self.read[tid] = name
+
+    def _read_names(self, tids: Sequence[int]) -> list[bytes | None]:
+        names = self._host.names(tids)
+        if names is None:
+            return self._tasks.comms(tids)
+        if None in names:
+            # It ended; or it is the only one that was not told, and its file has the name.
+            rest = [tid for tid, name in zip(tids, names, strict=True) if name is None]
+            found = dict(zip(rest, self._tasks.comms(rest), strict=True))
+            names = [found[tid] if name is None else name for tid, name in zip(tids, names, strict=True)]
+        return names
+
+    def _write(self, tid: int, target: Target, mask: int, comm: bytes) -> bool:
+        """Whether another pass has to look: a mask was written, or it is to be decided anew."""
         if not self._writes:
-            stat = self._tasks.stat(name)
+            stat = self._tasks.stat(str(tid))
             if stat is None or not stat.flags & PF_NO_SETAFFINITY:
                 target.written += 1
-                self._astray.append(_misplaced(name, comm, target, mask))
+                self._astray.append(_misplaced(tid, comm, target, mask))
             return False
-        if tid in self._fixed and self._still_fixed(name, target):
+        if tid in self._fixed and self._still_fixed(tid, target):
             return False
+        if self._reading.changed and self._renamed(tid):
+            return True
         try:
             self._host.set_affinity(tid, target.cpus)
         except OSError as error:
-            self._refused(name, target, error)
-            if self._known.pop(name, None) is target.role and error.errno != errno.ESRCH:
-                self._unrepaired.append(_misplaced(name, comm, target, mask, kind=self._kind(mask)))
+            self._refused(tid, target, error.errno or 0)
+            if self._known.pop(tid, None) is target.role and error.errno != errno.ESRCH:
+                self._unrepaired.append(_misplaced(tid, comm, target, mask, kind=self._kind(mask)))
             return False
+        if self._reading.changed and self._renamed(tid):
+            # Whoever heard of it may have put it in place just before this write.
+            return True
         target.written += 1
-        if self._known.get(name) is target.role:
-            self._drift.append(_misplaced(name, comm, target, mask, kind=self._kind(mask)))
-        self._known[name] = target.role
+        if self._known.get(tid) is target.role:
+            self._drift.append(_misplaced(tid, comm, target, mask, kind=self._kind(mask)))
+        self._known[tid] = target.role
         return True
 
-    def _kind(self, mask: CpuSet) -> DriftKind:
+    def _renamed(self, tid: int) -> bool:
+        """Whether a thread may have another name by now, so that the next pass has to decide; once for each thread."""
+        if tid not in self._reading.changed or tid in self._put_off:
+            return False
+        self._put_off.add(tid)
+        self._again.add(tid)
+        return True
+
+    def _kind(self, mask: int) -> DriftKind:
         """A write to the cpuset gives its threads all of it (before Linux 6.2, and since then to those whose mask does
         not meet it); whoever reads that a moment later can't tell what else it was."""
-        whole = mask.bits & self._online == self._targets.cpuset.bits & self._online
+        whole = mask & self._online == self._targets.cpuset.bits & self._online
         return "cpuset" if whole or self._rewritten else "thread"
 
-    def _still_fixed(self, name: str, target: Target) -> bool:
+    def _still_fixed(self, tid: int, target: Target) -> bool:
         """Whether a thread that proved unmovable is that very thread, so that it need not be tried again."""
-        stat = self._tasks.stat(name)
+        stat = self._tasks.stat(str(tid))
         if stat is None:
             self._vanished += 1
             return True
-        if stat.start_time != self._fixed[int(name)]:
-            del self._fixed[int(name)]
+        if stat.start_time != self._fixed[tid]:
+            del self._fixed[tid]
             return False
         target.unmovable += 1
         self._refusals.setdefault(Reason.UNMOVABLE, "the kernel keeps them where they are")
         return True
 
-    def _refused(self, name: str, target: Target, error: OSError) -> None:
-        if error.errno == errno.ESRCH:
+    def _refused(self, tid: int, target: Target, code: int) -> None:
+        if code == errno.ESRCH:
             self._vanished += 1
-        elif error.errno in DENIED:
+        elif code in DENIED:
             target.denied += 1
-            self._refusals.setdefault(Reason.PERMISSION_DENIED, os.strerror(error.errno))
-        elif error.errno == errno.EINVAL:
-            stat = self._tasks.stat(name)
+            self._refusals.setdefault(Reason.PERMISSION_DENIED, os.strerror(code))
+        elif code == errno.EINVAL:
+            stat = self._tasks.stat(str(tid))
             if stat is None:
                 self._vanished += 1
             elif stat.flags & PF_NO_SETAFFINITY:
-                self._fixed[int(name)] = stat.start_time
+                self._fixed[tid] = stat.start_time
                 target.unmovable += 1
                 self._refusals.setdefault(Reason.UNMOVABLE, "the kernel keeps them where they are")
             else:
@@ -278,7 +340,7 @@ class Binding:
         else:
             # EBUSY: a deadline task whose bandwidth was admitted for more CPUs. Others are not documented.
             target.unmovable += 1
-            self._refusals.setdefault(Reason.UNMOVABLE, os.strerror(error.errno or 0))
+            self._refusals.setdefault(Reason.UNMOVABLE, os.strerror(code))
 
 
 def gone(process: ProcessId, threads: dict[Role, ThreadCounts] | None = None, vanished: int = 0) -> WorkerOutcome:
@@ -287,15 +349,6 @@ def gone(process: ProcessId, threads: dict[Role, ThreadCounts] | None = None, va
     return WorkerOutcome(process, "Pending", problem, threads or {}, vanished)
 
 
-def shown(cpus: CpuSet) -> str:
-    """A CPU list short enough for a message."""
-    return printable(str(cpus), 80)
-
-
-def _misplaced(name: str, comm: bytes, target: Target, mask: CpuSet, *, kind: DriftKind = "thread") -> Misplaced:
-    return Misplaced(int(name), printable(comm.decode("utf-8", "replace")), target.role, mask, target.cpus, kind)
-
-
-def _target(role: Role, cpus: CpuSet, cpuset: CpuSet, online: CpuSet) -> Target:
-    wanted = (cpus & cpuset & online).bits
-    return Target(role, cpus, wanted, inside=bool(wanted) and cpus <= cpuset)
+def _misplaced(tid: int, comm: bytes, target: Target, mask: int, *, kind: DriftKind = "thread") -> Misplaced:
+    name = printable(comm.decode("utf-8", "replace"))
+    return Misplaced(tid, name, target.role, CpuSet.from_bits(mask), target.cpus, kind)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -16,6 +19,7 @@ from agent.model.workload import ProcessId
 from agent.node.irq import check_irq_write, write_affinity
 from agent.node.irqbalance import Irqbalance
 from agent.node.pages import PageCalls, check_pages
+from agent.node.taskstats import TaskStats
 
 EVERY_CPU: Final = CpuSet.span(0, MAX_CPUS - 1)
 """All ones. The kernel ignores CPUs that the machine doesn't have, so that this mask means: whatever the cpuset gives,
@@ -26,6 +30,9 @@ _V = TypeVar("_V")
 
 _LONG_BYTES: Final = 8
 _REMEMBERED: Final = 1024
+
+_AT_ONCE: Final = 256
+"""Masks that are read in one go, in which no other Python thread gets its turn: some 0.1 ms."""
 
 
 class ThreadHost(Protocol):
@@ -38,6 +45,15 @@ class ThreadHost(Protocol):
 
     def get_affinity(self, tid: int) -> CpuSet:
         """The thread's mask, without CPUs that are not active (sched_getaffinity(2) leaves them out)."""
+        ...
+
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        """`get_affinity` of many: for each the bits of its mask, or -errno. Raises nothing."""
+        ...
+
+    def names(self, tids: Sequence[int]) -> list[bytes | None] | None:
+        """The name of each thread, where that is to be had for less than reading its file in /proc: None for one whose
+        name is not told, so that the file has to be read after all; None for the list where all have to be."""
         ...
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
@@ -87,7 +103,8 @@ class LinuxHost:
     `mask_bytes` is the size of the masks handed to the kernel, a multiple of 8; by default the smallest that the
     kernel accepts. Up to 64 CPUs the functions of `os` are the fastest way. Beyond that they are not: they try a mask
     of 64 CPUs first, then double it until the kernel accepts, and make a Python set with every CPU in it; there the
-    calls of libc are used, whose cost does not depend on the number of CPUs.
+    calls of libc are used, whose cost does not depend on the number of CPUs. Many masks are read into one buffer, of
+    whatever size, and taken out of it as integers: a set for each costs more than the call.
     """
 
     def __init__(self, mask_bytes: int | None = None, *, root: Path = Path("/")) -> None:
@@ -105,7 +122,10 @@ class LinuxHost:
         self._by_bits: dict[int, CpuSet] = {}
         self._masks: dict[int, bytes] = {}
         self._lists: dict[int, tuple[int, ...]] = {}
+        """Of masks of up to 64 CPUs that were written before, and so are not empty."""
         self._pages = PageCalls()
+        self._stats = TaskStats()
+        self._batches: list[_Batch] = []
 
     def get_affinity(self, tid: int) -> CpuSet:
         """As in `Host`."""
@@ -119,8 +139,32 @@ class LinuxHost:
         members = frozenset(os.sched_getaffinity(tid))
         return self._by_members.get(members) or _remember(self._by_members, members, CpuSet(members))
 
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        """As in `Host`."""
+        # Never one that another Python thread is using: it is taken out of the list by one operation.
+        batch = self._batches.pop() if self._batches else _Batch(self._get, self._size.value)
+        masks: list[int] = []
+        for first in range(0, len(tids), _AT_ONCE):
+            masks += batch.read(tids[first : first + _AT_ONCE])
+        self._batches.append(batch)
+        if -1 in masks:
+            # The call tells that it failed, and not why: such a thread is asked once more.
+            masks = [self._mask(tid) if mask < 0 else mask for tid, mask in zip(tids, masks, strict=True)]
+        return masks
+
+    def _mask(self, tid: int) -> int:
+        return masks_one_by_one(partial(LinuxHost.get_affinity, self), (tid,))[0]
+
+    def names(self, tids: Sequence[int]) -> list[bytes | None] | None:
+        """As in `Host`."""
+        return self._stats.names(tids)
+
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         """As in `Host`."""
+        cpu_list = self._lists.get(cpus.bits)
+        if cpu_list is not None and tid > 0:
+            os.sched_setaffinity(tid, cpu_list)
+            return
         bits = cpus.bits & self._all
         if not bits or tid < 1:
             check_write(tid, cpus)
@@ -131,7 +175,7 @@ class LinuxHost:
             if self._set(tid, self._size, mask) < 0:
                 raise _error()
         else:
-            cpu_list = self._lists.get(bits) or _remember(self._lists, bits, tuple(CpuSet.from_bits(bits)))
+            cpu_list = _remember(self._lists, cpus.bits, tuple(CpuSet.from_bits(bits)))
             os.sched_setaffinity(tid, cpu_list)
 
     def set_irq_affinity(self, irq: int, cpus: CpuSet) -> None:
@@ -198,6 +242,14 @@ class DryRunHost:
         """As in `Host`."""
         return self._inner.get_affinity(tid)
 
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        """As in `Host`."""
+        return self._inner.get_masks(tids)
+
+    def names(self, tids: Sequence[int]) -> list[bytes | None] | None:
+        """As in `Host`."""
+        return self._inner.names(tids)
+
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         """Records the write. Whether the kernel would have refused it is not known: only ValueError is raised."""
         check_write(tid, cpus)
@@ -223,6 +275,41 @@ class DryRunHost:
         check_pages(pid, addresses)
         self.others.append(Move(pid, len(addresses), node))
         return self._inner.page_nodes(pid, addresses)
+
+
+class _Batch:
+    """A buffer for masks, with what the calls that fill it are given. Serves one Python thread at a time."""
+
+    def __init__(self, get: Callable[..., int], size: int) -> None:
+        self._get = get
+        self._size = size
+        self._buffer = ctypes.create_string_buffer(size * _AT_ONCE)
+        self._slots = [ctypes.byref(self._buffer, size * n) for n in range(_AT_ONCE)]
+
+    def read(self, tids: Sequence[int]) -> list[int]:
+        """Bits of each mask; -1 where the call failed."""
+        # `map` and `list` make the calls without the interpreter between them.
+        results = list(map(self._get, tids, repeat(ctypes.c_size_t(self._size)), self._slots))
+        content = self._buffer.raw[: self._size * len(tids)]
+        if self._size == _LONG_BYTES and sys.byteorder == "little":
+            masks = array("Q", content).tolist()
+        else:
+            size = self._size
+            masks = [int.from_bytes(content[at : at + size], "little") for at in range(0, len(content), size)]
+        if min(results, default=0) < 0:
+            masks = [-1 if result < 0 else mask for result, mask in zip(results, masks, strict=True)]
+        return masks
+
+
+def masks_one_by_one(get: Callable[[int], CpuSet], tids: Sequence[int]) -> list[int]:
+    """`get_masks` for hosts that have nothing better than their `get_affinity`."""
+    masks = []
+    for tid in tids:
+        try:
+            masks.append(get(tid).bits)
+        except OSError as error:
+            masks.append(-(error.errno or errno.EIO))
+    return masks
 
 
 def check_write(tid: int, cpus: CpuSet) -> None:

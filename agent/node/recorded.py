@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent.model.cpuset import CpuListError, CpuSet
 from agent.model.reason import Reason, Refused
 from agent.node.files import read_text
+from agent.node.host import masks_one_by_one
 
 
 class ProcStatusHost:
@@ -36,6 +38,13 @@ class ProcStatusHost:
         if thread.is_dir():
             raise Refused(Reason.PROCESS_UNREADABLE, f"the mask of thread {tid} is not recorded")
         raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        """As `get_affinity`: Refused, too."""
+        return masks_one_by_one(self.get_affinity, tids)
+
+    def names(self, tids: Sequence[int]) -> None:
+        """Names are in the files."""
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         """Always OSError with EROFS."""

@@ -1,19 +1,21 @@
 """The threads of one process, read fast and without ever mistaking another process for it.
 
 A descriptor of a directory in /proc is tied to the very process, not to its number: once that has ended, what is
-opened through it is ESRCH or ENOENT and a listing is empty, though the number may belong to somebody else by then.
+opened through it is ESRCH or ENOENT and a listing is empty, though the number may belong to somebody else by then. So a
+descriptor that is kept is as good as looking at the start time again, and better.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal
 
 from agent.model.reason import Reason, Refused, printable
 from agent.model.workload import ProcessId
+from agent.node.listing import Listing
 
 PF_NO_SETAFFINITY: Final = 0x04000000
 """Flag in field 9 of a thread's stat (include/linux/sched.h): sched_setaffinity(2) answers EINVAL whatever it is told.
@@ -28,6 +30,8 @@ _COMM_BYTES: Final = 80
 
 _STAT_BYTES: Final = 4096
 
+_AT_ONCE: Final = 32
+"""Names that are read at once: as many descriptors are open for a moment."""
 
 MAX_PASSES: Final = 20
 """Passes over the threads of a process before it is left for later: one that makes misplaced threads faster than they
@@ -72,13 +76,14 @@ class TaskDir:
     What is gone is None or empty; any other failure to read is Refused(ProcessUnreadable).
     """
 
-    __slots__ = ("_fd", "leader", "pid")
+    __slots__ = ("_fd", "_listing", "leader", "pid")
 
     def __init__(self, pid: int, leader: TaskStat, fd: int) -> None:
         self.pid = pid
         self.leader = leader
         """The process's own stat, read once."""
         self._fd = fd
+        self._listing = Listing(fd)
 
     @classmethod
     def open(cls, proc_root: str, pid: int) -> TaskDir | None:
@@ -114,11 +119,35 @@ class TaskDir:
     def names(self) -> list[str]:
         """The thread ids, as text, in the order in which the threads were made; empty when the process is gone."""
         try:
-            return [name for name in os.listdir(self._fd) if name.isdecimal()]  # noqa: PTH208 - a descriptor
+            return list(map(str, self._listing.read()))
         except _GONE:
             return []
         except OSError as error:
             raise _unreadable(self.pid, error.strerror or str(error)) from error
+
+    def entries(self) -> dict[int, int]:
+        """The threads by number in the order in which they were made, with the inode numbers of their folders; empty
+        when the process is gone or waits to be reaped. The same dict as before where nothing changed: for reading only.
+
+        The inode is made with the folder, for one thread (proc_pid_make_inode), and folders of threads that ended are
+        dropped (proc_flush_pid). So another inode number under a number may be another thread; the same one is the same
+        thread for as long as the kernel kept its promise, which it calls "just an optimization": a second sign, no
+        proof. The kernel may make the folder of a living thread anew when memory is short.
+        """
+        try:
+            entries = self._listing.read()
+        except _GONE:
+            return {}
+        except OSError as error:
+            raise _unreadable(self.pid, error.strerror or str(error)) from error
+        # A zombie is listed until it is reaped. If it has others beside it, it is a main thread that ended before them.
+        return {} if len(entries) == 1 and not self.alive() else entries
+
+    def alive(self) -> bool:
+        """Whether anything of the process is left. Refused where that can't be read."""
+        # The second adds up the times of all threads, and is all that a recording may have.
+        leader = self.stat(str(self.pid)) or self.stat("..")
+        return leader is not None and not leader.ended
 
     def visit(self, visit: Callable[[str], bool], seen: set[str]) -> Literal["settled", "changing", "gone"]:
         """Calls `visit` with every thread id that is not in `seen`, which grows; it says whether it wrote a mask.
@@ -143,16 +172,40 @@ class TaskDir:
     def comm(self, name: str) -> bytes | None:
         """The name of a thread: any bytes but NUL, without the newline that the kernel adds."""
         try:
-            # Not by way of _read: this is most of what a pass costs.
-            file = os.open(name + "/comm", os.O_RDONLY, dir_fd=self._fd)
-            try:
-                return os.read(file, _COMM_BYTES).removesuffix(b"\n")
-            finally:
-                os.close(file)
+            return _read(name + "/comm", self._fd, _COMM_BYTES).removesuffix(b"\n")
         except _GONE:
             return None
         except OSError as error:
             raise _unreadable(self.pid, error.strerror or str(error)) from error
+
+    def comms(self, tids: Sequence[int]) -> list[bytes | None]:
+        """The name of each thread, as `comm`. This is most of what a pass costs where names are not kept."""
+        names: list[bytes | None] = []
+        for first in range(0, len(tids), _AT_ONCE):
+            names += self._comms(tids[first : first + _AT_ONCE])
+        return names
+
+    def _comms(self, tids: Sequence[int]) -> list[bytes | None]:
+        names: list[bytes | None] = []
+        files: list[int] = []
+        try:
+            for tid in tids:
+                try:
+                    files.append(os.open(f"{tid}/comm", os.O_RDONLY, dir_fd=self._fd))
+                except _GONE:
+                    files.append(-1)
+            for file in files:
+                try:
+                    names.append(None if file < 0 else os.read(file, _COMM_BYTES).removesuffix(b"\n"))
+                except _GONE:
+                    names.append(None)
+        except OSError:
+            pass  # there may be no more descriptors to be had: one at a time
+        else:
+            return names
+        finally:
+            _close(files)
+        return [self.comm(str(tid)) for tid in tids]
 
     def stat(self, name: str) -> TaskStat | None:
         """One thread's stat: its own flags and start time."""
@@ -165,7 +218,12 @@ class TaskDir:
 
     def close(self) -> None:
         """Gives the descriptor back."""
-        os.close(self._fd)
+        file, self._fd = self._fd, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> TaskDir:
         return self
@@ -183,6 +241,16 @@ def _read(path: str, folder: int, limit: int) -> bytes:
         return os.read(file, limit)
     finally:
         os.close(file)
+
+
+def _close(files: Sequence[int]) -> None:
+    opened = [file for file in files if file >= 0]
+    # A run without a gap is closed by one call: nobody else has a descriptor in it.
+    if opened and opened == list(range(opened[0], opened[0] + len(opened))):
+        os.closerange(opened[0], opened[-1] + 1)
+    else:
+        for file in opened:
+            os.close(file)
 
 
 def _unreadable(pid: int, what: str) -> Refused:

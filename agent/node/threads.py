@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,10 +25,13 @@ from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import Misplaced, Moved, WorkerOutcome
 from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason, Refused
-from agent.model.spec import Role, ThreadRule
+from agent.model.spec import ThreadRule
 from agent.model.workload import ProcessId, ThreadId
-from agent.node.binding import DENIED, Binding, Targets, gone
+from agent.node.binding import DENIED, NOTED_SECONDS, Binding, Memory, Noted, gone
+from agent.node.comms import CommCache
+from agent.node.folders import Folders
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.targets import Targets
 from agent.node.taskdir import TaskDir
 
 _NOTHING: Mapping[ThreadId, CpuSet] = MappingProxyType({})
@@ -38,15 +42,18 @@ class ThreadBinder:
 
     Every call is one level-triggered look: it takes what is there and writes only what is not in place. Processes and
     threads that end meanwhile are no error. `cpuset` is the effective cpuset of the process's container, `online` the
-    online CPUs. An instance serves one Python thread at a time.
+    online CPUs. An instance serves one Python thread at a time. `comms` has the names of threads that need not be read.
     """
 
-    def __init__(self, proc_root: Path, host: ThreadHost) -> None:
+    def __init__(self, proc_root: Path, host: ThreadHost, comms: CommCache | None = None) -> None:
         self._proc = os.fspath(proc_root)
         self._host = host
-        self._known: dict[ProcessId, tuple[Roles, dict[str, Role]]] = {}
-        self._fixed: dict[ProcessId, dict[int, int]] = {}
+        self._comms = comms or CommCache()
+        self._roles: dict[ProcessId, Roles] = {}
+        self._memories: dict[ProcessId, Memory] = {}
         self._cpusets: dict[ProcessId, CpuSet] = {}
+        self._targets: dict[ProcessId, Targets] = {}
+        self._folders = Folders(self._proc)
 
     def bind(
         self,
@@ -67,23 +74,25 @@ class ThreadBinder:
         CpusetChanged, for the caller to plan anew. A process that ended is Pending with ProcessGone. Threads that can't
         be moved by anybody are told as a problem, Unmovable, of a worker that is Bound all the same.
         """
-        known = self._known.get(process)
-        if known is None or known[0] != roles:
-            known = self._known[process] = (roles, {})
-        fixed = self._fixed.setdefault(process, {})
-        targets = Targets(roles, cpuset, online, rules)
+        memory = self._memories.setdefault(process, Memory())
+        if self._roles.get(process) != roles:
+            self._roles[process] = roles
+            memory.known.clear()
+        targets = self._targets.get(process)
+        if targets is None or not targets.fit(roles, cpuset, online, rules):
+            targets = self._targets[process] = Targets(roles, cpuset, online, rules)
+        targets.clear()
         rewritten = self._cpusets.get(process, cpuset) != cpuset
         self._cpusets[process] = cpuset
         try:
-            tasks = TaskDir.of(self._proc, process)
+            tasks = self._folders.open(process)
             if tasks is None:
                 outcome = gone(process)
             else:
-                with tasks:
-                    binding = Binding(
-                        self._host, tasks, targets, online, known=known[1], fixed=fixed, rewritten=rewritten
-                    )
-                    outcome = binding.outcome(process, binding.run(keep_narrow=not first))
+                with self._binding(tasks, targets, online, memory, rewritten=rewritten) as binding:
+                    noted = memory.noted if first and memory.noted and _is_fresh(memory.noted) else None
+                    outcome = binding.outcome(process, binding.run(keep_narrow=not first, noted=noted))
+                memory.noted = None
         except Refused as refused:
             outcome = WorkerOutcome(process, "Failed", refused.problem)
         if outcome.problem is not None and outcome.problem.reason is Reason.PROCESS_GONE:
@@ -103,31 +112,32 @@ class ThreadBinder:
 
         Empty when the process ended. Refused(ProcessUnreadable or PermissionDenied) when it can't be looked at.
         """
-        tasks = TaskDir.of(self._proc, process)
+        tasks = self._folders.open(process)
         if tasks is None:
             return []
-        with tasks:
-            targets = Targets(roles, cpuset, online, rules)
-            return Binding(self._host, tasks, targets, online, known={}, fixed={}).look()
+        memory = self._memories.get(process, Memory())
+        unchanged = Memory(entries=memory.entries)
+        with self._binding(tasks, Targets(roles, cpuset, online, rules), online, unchanged) as binding:
+            return binding.look()
 
     def masks(self, process: ProcessId, *, cpuset: CpuSet, online: CpuSet) -> dict[ThreadId, CpuSet]:
         """The threads whose mask ∩ `online` is a part, not all, of `cpuset` ∩ `online`, with that mask: what would be
         lost when they are bound. Empty when the process ended; Refused when its threads can't be read."""
         whole, active = (cpuset & online).bits, online.bits
         found: dict[ThreadId, CpuSet] = {}
-        tasks = TaskDir.of(self._proc, process)
+        tasks = self._folders.open(process)
         if tasks is None:
             return found
-        with tasks:
-            for name in tasks.names():
-                try:
-                    mask = self._host.get_affinity(int(name)).bits & active
-                except OSError:
-                    continue  # it ended; one whose mask nobody may read can't be moved either
-                if mask == whole or not mask or mask & ~whole:
-                    continue
-                if (stat := tasks.stat(name)) is not None:
-                    found[ThreadId(int(name), stat.start_time)] = CpuSet.from_bits(mask)
+        entries = tasks.entries()
+        masks = self._host.get_masks(list(entries))
+        self._memories.setdefault(process, Memory()).noted = Noted(time.monotonic(), entries, masks)
+        for tid, mask in [(tid, mask) for tid, mask in zip(entries, masks, strict=True) if mask & active != whole]:
+            # One that ended has no mask; one whose mask nobody may read can't be moved either.
+            narrow = mask & active if mask > 0 else 0
+            if not narrow or narrow & ~whole:
+                continue
+            if (stat := tasks.stat(str(tid))) is not None:
+                found[ThreadId(tid, stat.start_time)] = CpuSet.from_bits(narrow)
         return found
 
     def release(
@@ -172,16 +182,16 @@ class ThreadBinder:
     def inhabits(self, processes: Iterable[ProcessId], *, pool: CpuSet, online: CpuSet) -> bool:
         """Whether any thread of these has a mask ∩ `online` within `pool`. Of what can't be read nothing is known: it
         counts as one that has."""
+        active, within = online.bits, pool.bits
         for process in processes:
             try:
                 tasks = TaskDir.of(self._proc, process)
                 if tasks is None:
                     continue
                 with tasks:
-                    for name in tasks.names():
-                        with contextlib.suppress(OSError):
-                            if (mask := self._host.get_affinity(int(name)) & online) and mask <= pool:
-                                return True
+                    for mask in self._host.get_masks(list(tasks.entries())):
+                        if mask > 0 and (mask := mask & active) and not mask & ~within:
+                            return True
             except Refused:
                 return True
         return False
@@ -238,7 +248,7 @@ class ThreadBinder:
         online: CpuSet,
     ) -> Moved:
         try:
-            if not self._alive(worker):
+            if not self._folders.alive(worker):
                 return Moved()
         except Refused as refused:
             return Moved(0, refused.problem)
@@ -269,26 +279,34 @@ class ThreadBinder:
     def lives(self, process: ProcessId) -> bool:
         """Whether the process is still there. One that can't be looked at is."""
         try:
-            return self._alive(process)
+            return self._folders.alive(process)
         except Refused:
             return True
 
     def retain(self, processes: Collection[ProcessId]) -> None:
         """Drops what is remembered of every other process: which threads were in place, which can't be moved."""
-        for process in self._known.keys() - set(processes):
+        for process in (self._memories.keys() | self._folders.kept()) - set(processes):
             self._forget(process)
 
     def _forget(self, process: ProcessId) -> None:
-        self._known.pop(process, None)
-        self._fixed.pop(process, None)
+        self._memories.pop(process, None)
+        self._roles.pop(process, None)
         self._cpusets.pop(process, None)
+        self._targets.pop(process, None)
+        self._folders.close(process)
+        self._comms.forget(process.pid)
 
-    def _alive(self, process: ProcessId) -> bool:
-        tasks = TaskDir.of(self._proc, process)
-        if tasks is None:
-            return False
-        tasks.close()
-        return True
+    @contextlib.contextmanager
+    def _binding(
+        self, tasks: TaskDir, targets: Targets, online: CpuSet, memory: Memory, *, rewritten: bool = False
+    ) -> Iterator[Binding]:
+        """One pass, at whose end the names are kept that it has read."""
+        reading = self._comms.begin(tasks.pid)
+        binding = Binding(self._host, tasks, targets, online, memory=memory, reading=reading, rewritten=rewritten)
+        try:
+            yield binding
+        finally:
+            self._comms.end(tasks.pid, reading, binding.read, binding.living)
 
     def _move(
         self,
@@ -340,6 +358,10 @@ class ThreadBinder:
             else:
                 return
         self._host.set_affinity(tid, otherwise)
+
+
+def _is_fresh(noted: Noted) -> bool:
+    return time.monotonic() - noted.at < NOTED_SECONDS
 
 
 def _mask_of(tasks: TaskDir, name: str, masks: Mapping[ThreadId, CpuSet]) -> CpuSet | None:

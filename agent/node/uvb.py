@@ -14,12 +14,12 @@ from typing import Final
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.workload import ThreadId
-from agent.node.binding import COMM_BYTES
 from agent.node.cgroup_paths import identify, resolve, written
 from agent.node.cgroups import CgroupTree
 from agent.node.files import join, read_text
 from agent.node.proc_table import ProcTable
 from agent.node.procfs import ProcessStat, ProcFs
+from agent.node.targets import COMM_BYTES
 from agent.node.taskdir import PF_NO_SETAFFINITY, TaskDir
 
 NAME: Final = "uvb_poll_window_thread"

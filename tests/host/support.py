@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -56,8 +56,8 @@ def identity(pid: int) -> ProcessId:
 class CountingHost(LinuxHost):
     """The real host; remembers the calls and lets a test step in before each write."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, mask_bytes: int | None = None) -> None:
+        super().__init__(mask_bytes)
         self.read: list[int] = []
         self.written: list[int] = []
         self.before_write: Callable[[int], object] = lambda tid: None
@@ -65,6 +65,10 @@ class CountingHost(LinuxHost):
     def get_affinity(self, tid: int) -> CpuSet:
         self.read.append(tid)
         return super().get_affinity(tid)
+
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        self.read.extend(tids)
+        return super().get_masks(tids)
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         self.before_write(tid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from agent.model.plan import Roles
 from agent.model.reason import Reason
 from agent.model.spec import Role, ThreadRule
 from agent.model.workload import ProcessId
-from agent.node.host import EVERY_CPU
+from agent.node.host import EVERY_CPU, masks_one_by_one
 from agent.node.threads import ThreadBinder
 
 CPUS = 8
@@ -42,6 +42,12 @@ class FakeHost:
         if tid not in self.masks:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
         return self.masks[tid] & self.online
+
+    def get_masks(self, tids: Sequence[int]) -> list[int]:
+        return masks_one_by_one(self.get_affinity, tids)
+
+    def names(self, tids: Sequence[int]) -> None:
+        """They are in the files."""
 
     def set_affinity(self, tid: int, cpus: CpuSet) -> None:
         assert cpus, "an empty set reached the host"
