@@ -10,6 +10,7 @@ from agent.control.bindings import Binding
 from agent.control.journal import Journal
 from agent.control.observe import Observation
 from agent.control.undo import Members, Surroundings, Undoer
+from agent.control.watchlist import Watched, WatchList
 from agent.model.cpuset import EMPTY, CpuSet, union
 from agent.model.outcome import Moved, WorkerOutcome
 from agent.model.plan import Allotment, Plan, Roles, WorkerPlan
@@ -63,6 +64,8 @@ class Actor:
 
     def __init__(self, proc_root: Path, host: Host) -> None:
         self.binder = ThreadBinder(proc_root, host)
+        self.watched = WatchList()
+        """The workers whose threads somebody else may put in place between the passes."""
         self._dry_host = DryRunHost(host)
         self._dry_binder = ThreadBinder(proc_root, self._dry_host)
         self._bindings: dict[ProcessId, Binding] = {}
@@ -166,7 +169,10 @@ class Actor:
         if spec.mode is Mode.DISABLED:
             return self.restore(around)
         if spec.mode is Mode.DRY_RUN:
+            self.watched.clear()
             return self._rehearse(plan, seen, spec)
+        due = self._due(plan, seen, spec)
+        self.watched.withdraw(due.values())
         result = ActResult()
         replan = False
         planned = {entry.worker.process for entry in plan.workers}
@@ -191,16 +197,29 @@ class Actor:
             if not self._undoer.haunted(process, living, around):
                 del self._bindings[process]
         self.binder.retain(living)
+        kept = {process for process, outcome in result.outcomes.items() if _is_kept(outcome)}
+        self.watched.publish(entry for process, entry in due.items() if process in kept)
         replan |= any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
         return replace(result, replan=replan)
 
     def restore(self, around: Surroundings) -> ActResult:
         """Undoes every binding. Those that could not be undone, or not be proven so, are still in `bindings`."""
+        self.watched.clear()
         result = ActResult()
         replan = False
         for process in list(self._bindings):
             replan |= self._undo(process, around, counts=result.undone, stuck=result.stuck)
         return replace(result, replan=replan)
+
+    def _due(self, plan: Plan, seen: Observation, spec: Spec) -> dict[ProcessId, Watched]:
+        """The workers that are to be bound, with all that says where their threads belong."""
+        due = {}
+        for entry in plan.workers:
+            process, roles = entry.worker.process, entry.allotment.roles
+            cpuset = seen.cpusets.get(process)
+            if roles is not None and cpuset is not None and process not in seen.dismissed:
+                due[process] = Watched(process, roles, cpuset, seen.topology.online, spec.thread_rules)
+        return due
 
     def _dismissed(self, seen: Observation, living: Collection[ProcessId]) -> list[ProcessId]:
         """Bound workers whose pods say that they are not to be, and those that ended in the same containers."""
@@ -299,6 +318,13 @@ class Actor:
 def _is_bound(outcome: WorkerOutcome) -> bool:
     return outcome.state in ("Bound", "Partial")
 
+
+def _is_kept(outcome: WorkerOutcome) -> bool:
+    """Whether its threads are where they belong, as far as the kernel allows."""
+    return _is_bound(outcome) and (outcome.problem is None or outcome.problem.reason in _AS_FAR_AS_CAN_BE)
+
+
+_AS_FAR_AS_CAN_BE = frozenset({Reason.UNMOVABLE, Reason.PERMISSION_DENIED, Reason.THREADS_CHANGING})
 
 _PASSING = frozenset({Reason.NPUS_CHANGING, Reason.PENDING, Reason.CPUSET_UNREADABLE})
 """Problems that say nothing against what is bound: it stays until there is a plan again."""

@@ -1,0 +1,356 @@
+"""Hears the kernel's events of processes: puts threads of bound workers in place at once, and tells the loop the rest.
+
+What is not heard, or not understood, the sweep finds. So nothing here raises, and nothing is ever taken for granted: an
+event says that something is worth a look at a thread as it is now.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol
+
+from agent.control.news import News
+from agent.control.placing import Placer
+from agent.control.suspects import Suspects
+from agent.control.watchlist import WatchList
+from agent.model.reason import Problem, Refused
+from agent.model.workload import ProcessId
+from agent.node.files import join
+from agent.node.host import ThreadHost
+from agent.node.proc_events import Batch, ProcEvents
+from agent.node.proc_messages import COMM, EXEC, EXIT, FORK, Event, child_of, comm_of
+from agent.node.procfs import ProcFs
+
+log = logging.getLogger(__name__)
+
+WAKE_SECONDS: Final = 0.25
+"""The least time between two passes that events ask for."""
+LONGEST_WAKE_SECONDS: Final = 5.0
+"""The same for processes of awaited containers, once nothing has come of many."""
+FIRST_RETRY_SECONDS: Final = 1.0
+LONGEST_RETRY_SECONDS: Final = 300.0
+FOREIGN_SECONDS: Final = 0.004
+"""Rest between two looks at the socket while nothing comes but what concerns nobody: to be woken costs more than to
+read. Well within what a thread may wait for its place."""
+COMPLAINT_SECONDS: Final = 60.0
+
+
+class Stream(Protocol):
+    """Where events come from: `agent.node.proc_events.ProcEvents`."""
+
+    def wait(self, seconds: float | None) -> None: ...
+
+    def take(self) -> Batch: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Comms(Protocol):
+    """Whoever remembers the names of threads. Called from the thread that hears events."""
+
+    live: bool
+    """Every rename is heard of."""
+
+    def renamed(self, tgid: int, tid: int, comm: bytes) -> None: ...
+
+    def born(self, tgid: int, tid: int) -> None: ...
+
+    def ended(self, tgid: int, tid: int) -> None:
+        """A thread or, where both are one, a process."""
+
+    def lost(self) -> None:
+        """Events were lost, or none will come: nothing that was remembered is sure."""
+
+
+class NoComms:
+    """Remembers nothing."""
+
+    live = False
+
+    def renamed(self, tgid: int, tid: int, comm: bytes) -> None: ...
+
+    def born(self, tgid: int, tid: int) -> None: ...
+
+    def ended(self, tgid: int, tid: int) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+class Events:
+    """A thread that hears events, and a `NewsSource` for the loop. `start` and `stop` once each."""
+
+    def __init__(
+        self,
+        listen: Callable[[], Stream],
+        proc: ProcFs,
+        host: ThreadHost,
+        watched: WatchList,
+        *,
+        comms: Comms | None = None,
+        own_pid: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`listen` begins to listen, or is Refused. `own_pid` is the agent's, which makes threads of its own."""
+        self.wake: Callable[[], None] = lambda: None
+        """Begins a pass of the loop; for whoever has one to set."""
+        self._listen = listen
+        self.placer = Placer(proc, host, watched)
+        self._watched = watched
+        self._comms: Comms = comms or NoComms()
+        self._own = own_pid
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Of what follows: news."""
+        self._lost = self._processes = False
+        self._suspects = Suspects()
+        self._told = False  # of suspects, since the last `take`
+        self._family: set[int] = set()
+        self._awaited: frozenset[int] = frozenset()
+        self._spacing = WAKE_SECONDS
+        self._family_at = float("-inf")
+        # Of the thread alone.
+        self._wake_at: float | None = None
+        self._woken_at = self._complained_at = float("-inf")
+        self._concerned = False
+        self._stream: Stream | None = None
+        self._problem: Problem | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+
+    @classmethod
+    def of_host(cls, root: Path, host: ThreadHost, watched: WatchList, comms: Comms | None = None) -> Events:
+        """Of the running kernel, whose /proc is below `root`."""
+        listen = partial(ProcEvents.listen, f"{join(root)}/proc/1/ns/net")
+        return cls(listen, ProcFs(root), host, watched, comms=comms, own_pid=os.getpid())
+
+    # For the loop.
+
+    @property
+    def up(self) -> bool:
+        """As in `NewsSource`."""
+        return self._watched.heard
+
+    def problem(self) -> Problem | None:
+        """As in `NewsSource`. None before the first try has come to an end, too."""
+        return self._problem
+
+    def take(self) -> News:
+        """As in `NewsSource`."""
+        with self._lock:
+            news = News(self._lost, self._processes, self._suspects.take(self._clock()))
+            self._lost = self._processes = self._told = False
+        return news
+
+    def interest(self, bound: Collection[ProcessId], awaited: Collection[int]) -> None:
+        """As in `NewsSource`."""
+        with self._lock:
+            told = frozenset(awaited)
+            if not told <= self._awaited | self._family:
+                self._spacing = WAKE_SECONDS  # another container
+            self._awaited, self._family = told, set(told)
+            for process in bound:
+                self._suspects.forget(process.pid)
+
+    def start(self) -> None:
+        """Begins to listen, in a thread of its own. Returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends it. Nothing is moved any more when this returns."""
+        self._stopped.set()
+        if (stream := self._stream) is not None:
+            stream.interrupt()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> Events:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # The thread.
+
+    def _run(self) -> None:
+        delay = FIRST_RETRY_SECONDS
+        while not self._stopped.is_set():
+            try:
+                stream = self._listen()
+            except Refused as refused:
+                self._tell_problem(refused.problem)
+            except Exception:
+                log.exception("no events")
+            else:
+                begun = self._clock()
+                self._hear_all(stream)
+                if self._clock() - begun > LONGEST_RETRY_SECONDS:
+                    delay = FIRST_RETRY_SECONDS
+            self._stopped.wait(delay)
+            delay = min(2 * delay, LONGEST_RETRY_SECONDS)
+
+    def _tell_problem(self, problem: Problem) -> None:
+        news = self._problem is None
+        self._problem = problem
+        if news:
+            self.wake()  # it belongs into the plan
+
+    def _hear_all(self, stream: Stream) -> None:
+        """Until `stop`, or until the stream is of no use any more."""
+        self._stream = stream
+        try:
+            self._forget()
+            self._problem = None
+            self._comms.live = self._watched.heard = True
+            self._ask(self._clock())
+            busy_at = float("-inf")
+            while not self._stopped.is_set():
+                stream.wait(self._patience())
+                self._concerned = False
+                batch = stream.take()
+                now = self._clock()
+                self._take_in(batch, now)
+                self._perhaps_wake(now)
+                if batch.events and not self._concerned:
+                    if now - busy_at < 2 * FOREIGN_SECONDS:
+                        self._stopped.wait(FOREIGN_SECONDS)
+                    busy_at = now
+        except OSError as error:
+            log.warning("events of processes ended: %s; trying again", error)
+        except Exception:
+            log.exception("events of processes ended; trying again")
+        finally:
+            self._comms.live = self._watched.heard = False
+            self._stream = None
+            self._forget()
+            stream.close()
+            if not self._stopped.is_set():
+                self.wake()  # from now on the sweep is all there is
+
+    def _forget(self) -> None:
+        """What happened is not known: nobody is who he was, until the loop has looked."""
+        self._watched.clear()
+        self._comms.lost()
+        with self._lock:
+            self._lost = True
+            self._suspects.clear()
+
+    def _take_in(self, batch: Batch, now: float) -> None:
+        if batch.lost:
+            self._forget()
+            self._ask(now)
+            self._concerned = True
+        try:
+            with self._lock:
+                for event in batch.events:
+                    self._one(event, now)
+        except Exception:  # a fault of our own is no reason to hear nothing any more: the sweep finds what was missed
+            if now - self._complained_at >= COMPLAINT_SECONDS:
+                self._complained_at = now
+                log.exception("events were not understood; looking at everything instead")
+            self._forget()
+            self._ask(now)
+
+    def _one(self, event: Event, now: float) -> None:
+        what, at, pid, tgid, rest = event
+        if what == FORK:
+            child, child_tgid = child_of(rest)
+            if child != child_tgid:
+                self._comms.born(child_tgid, child)
+                watch = self._watched.watches.get(child_tgid)
+                if watch is not None:
+                    self._concerned = True
+                    if self.placer.thread_born(watch, child, at, now):
+                        self._ask(now)
+                elif child_tgid != self._own:
+                    self._suspects.made_thread(child_tgid, now)
+            else:
+                self._process_born(tgid, child, at, now)
+        elif what == EXIT:
+            self._comms.ended(tgid, pid)
+            if pid == tgid:
+                self._process_ended(pid, now)
+        elif what == COMM:
+            comm = comm_of(rest)
+            self._comms.renamed(tgid, pid, comm)
+            watch = self._watched.watches.get(tgid)
+            if watch is not None:
+                self._concerned = True
+                if self.placer.place(watch, pid, comm, at, now):
+                    self._ask(now)
+        elif what == EXEC:
+            # The names of its threads are others, without an event for that.
+            self._comms.ended(tgid, tgid)
+            if tgid in self._watched.watches:
+                self._processes = True
+                self._ask(now)
+            elif tgid in self._family:
+                self._family_changed(now)
+
+    def _process_born(self, parent: int, pid: int, at: int, now: float) -> None:
+        if parent in self._family:
+            self._family.add(pid)
+            self._family_changed(now)
+        if pid in self._watched.watches:
+            self._watched.ended(pid)  # that was another's number
+        watch = self._watched.watches.get(parent)
+        if watch is not None:
+            self._concerned = True
+            self.placer.process_born(watch, pid, at)
+
+    def _process_ended(self, pid: int, now: float) -> None:
+        self._suspects.forget(pid)
+        if pid in self._watched.watches:
+            self._watched.ended(pid)
+            self._processes = self._concerned = True
+            self._ask(now)
+        elif pid in self._family:
+            self._family.discard(pid)
+            self._family_changed(now)
+
+    def _family_changed(self, now: float) -> None:
+        """A process of an awaited container did something. One that does so at all times, and opens no NPU, is worth
+        fewer and fewer passes."""
+        self._processes = True
+        if now - self._family_at > 4 * LONGEST_WAKE_SECONDS:
+            self._spacing = WAKE_SECONDS
+        self._family_at = now
+        if self._wake_at is None:
+            self._wake_at = max(now, self._woken_at + self._spacing)
+            self._spacing = min(2 * self._spacing, LONGEST_WAKE_SECONDS)
+
+    def _ask(self, now: float) -> None:
+        """A pass is wanted, as soon as there may be one."""
+        soon = max(now, self._woken_at + WAKE_SECONDS)
+        self._wake_at = soon if self._wake_at is None else min(self._wake_at, soon)
+
+    def _next(self) -> float | None:
+        """When the loop is to be woken next."""
+        with self._lock:
+            look = None if self._told else self._suspects.next()
+        if look is not None:
+            look = max(look, self._woken_at + WAKE_SECONDS)
+        return min((at for at in (look, self._wake_at) if at is not None), default=None)
+
+    def _patience(self) -> float | None:
+        at = self._next()
+        return None if at is None else max(0.0, at - self._clock())
+
+    def _perhaps_wake(self, now: float) -> None:
+        at = self._next()
+        if at is not None and now >= at:
+            self._wake_at, self._woken_at = None, now
+            with self._lock:
+                self._told = True
+            self.wake()
