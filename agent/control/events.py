@@ -36,9 +36,8 @@ LONGEST_WAKE_SECONDS: Final = 5.0
 """The same for processes of awaited containers, once nothing has come of many."""
 FIRST_RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 300.0
-FOREIGN_SECONDS: Final = 0.004
-"""Rest between two looks at the socket while nothing comes but what concerns nobody: to be woken costs more than to
-read. Well within what a thread may wait for its place."""
+QUIET_SECONDS: Final = 1.0
+"""Between two changes of whose new threads nobody has to hear."""
 COMPLAINT_SECONDS: Final = 60.0
 
 
@@ -48,6 +47,8 @@ class Stream(Protocol):
     def wait(self, seconds: float | None) -> None: ...
 
     def take(self) -> Batch: ...
+
+    def focus(self, near: Collection[int], family: Collection[int], quiet: Collection[int]) -> None: ...
 
     def interrupt(self) -> None: ...
 
@@ -120,7 +121,10 @@ class Events:
         # Of the thread alone.
         self._wake_at: float | None = None
         self._woken_at = self._complained_at = float("-inf")
-        self._concerned = False
+        self._near: frozenset[int] = frozenset()
+        self._kin: frozenset[int] = frozenset()
+        self._quiet: frozenset[int] = frozenset()
+        self._quiet_at = float("-inf")
         self._stream: Stream | None = None
         self._problem: Problem | None = None
         self._stopped = threading.Event()
@@ -159,6 +163,8 @@ class Events:
             self._awaited, self._family = told, set(told)
             for process in bound:
                 self._suspects.forget(process.pid)
+        if told != self._kin:
+            self._nudge()
 
     def start(self) -> None:
         """Begins to listen, in a thread of its own. Returns at once."""
@@ -167,10 +173,14 @@ class Events:
     def stop(self) -> None:
         """Ends it. Nothing is moved any more when this returns."""
         self._stopped.set()
-        if (stream := self._stream) is not None:
-            stream.interrupt()
+        self._nudge()
         if self._thread.is_alive():
             self._thread.join()
+
+    def _nudge(self) -> None:
+        """Whoever waits for events looks around."""
+        if (stream := self._stream) is not None:
+            stream.interrupt()
 
     def __enter__(self) -> Events:
         self.start()
@@ -210,22 +220,19 @@ class Events:
         """Until `stop`, or until the stream is of no use any more."""
         self._stream = stream
         try:
+            self._watched.changed = self._nudge
+            self._near, self._kin, self._quiet = frozenset(), frozenset(), frozenset()
             self._forget()
             self._problem = None
             self._comms.live = self._watched.heard = True
             self._ask(self._clock())
-            busy_at = float("-inf")
             while not self._stopped.is_set():
                 stream.wait(self._patience())
-                self._concerned = False
                 batch = stream.take()
                 now = self._clock()
                 self._take_in(batch, now)
+                self._focus(stream, now)
                 self._perhaps_wake(now)
-                if batch.events and not self._concerned:
-                    if now - busy_at < 2 * FOREIGN_SECONDS:
-                        self._stopped.wait(FOREIGN_SECONDS)
-                    busy_at = now
         except OSError as error:
             log.warning("events of processes ended: %s; trying again", error)
         except Exception:
@@ -238,9 +245,27 @@ class Events:
             if not self._stopped.is_set():
                 self.wake()  # from now on the sweep is all there is
 
+    def _focus(self, stream: Stream, now: float) -> None:
+        """Has everything heard of those who are to be bound, and of those who are awaited what they come to."""
+        near = self._watched.near
+        with self._lock:
+            kin = frozenset(self._family)
+            quiet = frozenset(self._suspects.quiet) if now - self._quiet_at >= QUIET_SECONDS else self._quiet
+        if (near, kin, quiet) == (self._near, self._kin, self._quiet):
+            return
+        new = near - self._near
+        if quiet != self._quiet:
+            self._quiet_at = now
+        stream.focus(near, kin, quiet)
+        self._near, self._kin, self._quiet = near, kin, quiet
+        for pid in new:
+            self._comms.ended(pid, pid)  # names that were read before are not sure
+        if new:
+            self._ask(now)
+
     def _forget(self) -> None:
         """What happened is not known: nobody is who he was, until the loop has looked."""
-        self._watched.clear()
+        self._watched.forget()
         self._comms.lost()
         with self._lock:
             self._lost = True
@@ -250,10 +275,15 @@ class Events:
         if batch.lost:
             self._forget()
             self._ask(now)
-            self._concerned = True
+        elif batch.others_lost:
+            with self._lock:
+                self._lost = True
+            self._ask(now)
         try:
             with self._lock:
                 for event in batch.events:
+                    self._one(event, now)
+                for event in batch.others:
                     self._one(event, now)
         except Exception:  # a fault of our own is no reason to hear nothing any more: the sweep finds what was missed
             if now - self._complained_at >= COMPLAINT_SECONDS:
@@ -270,7 +300,6 @@ class Events:
                 self._comms.born(child_tgid, child)
                 watch = self._watched.watches.get(child_tgid)
                 if watch is not None:
-                    self._concerned = True
                     if self.placer.thread_born(watch, child, at, now):
                         self._ask(now)
                 elif child_tgid != self._own:
@@ -285,10 +314,8 @@ class Events:
             comm = comm_of(rest)
             self._comms.renamed(tgid, pid, comm)
             watch = self._watched.watches.get(tgid)
-            if watch is not None:
-                self._concerned = True
-                if self.placer.place(watch, pid, comm, at, now):
-                    self._ask(now)
+            if watch is not None and self.placer.place(watch, pid, comm, at, now):
+                self._ask(now)
         elif what == EXEC:
             # The names of its threads are others, without an event for that.
             self._comms.ended(tgid, tgid)
@@ -306,14 +333,13 @@ class Events:
             self._watched.ended(pid)  # that was another's number
         watch = self._watched.watches.get(parent)
         if watch is not None:
-            self._concerned = True
             self.placer.process_born(watch, pid, at)
 
     def _process_ended(self, pid: int, now: float) -> None:
         self._suspects.forget(pid)
         if pid in self._watched.watches:
             self._watched.ended(pid)
-            self._processes = self._concerned = True
+            self._processes = True
             self._ask(now)
         elif pid in self._family:
             self._family.discard(pid)

@@ -10,6 +10,7 @@ FIRST_SECONDS: Final = 0.25
 """From the making of a thread to the look: a runtime that opens an NPU makes threads before, after, or both."""
 LONGEST_SECONDS: Final = 60.0
 MOST_KNOWN: Final = 4096
+QUIET_SECONDS: Final = 1.0
 MOST_AT_ONCE: Final = 64
 """Processes of one look: each costs a listing of its open files."""
 
@@ -33,6 +34,8 @@ class Suspects:
         """Heaps: the looks that are due one day, and those of them that are worth a pass. Both have some that are not
         so any more."""
         self._prompt: list[tuple[float, int]] = []
+        self.quiet: set[int] = set()
+        """Some of those whose look is due in a second or later: of their threads nobody has to hear until then."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -42,7 +45,7 @@ class Suspects:
         suspect = self._known.get(pid)
         if suspect is None:
             if len(self._known) >= MOST_KNOWN:
-                del self._known[next(iter(self._known))]
+                self.forget(next(iter(self._known)))
             suspect = self._known[pid] = _Suspect(float("-inf"), FIRST_SECONDS)
         elif suspect.due is not None:
             return
@@ -51,16 +54,20 @@ class Suspects:
         heapq.heappush(self._due, (suspect.due, pid))
         if suspect.due == soon:
             heapq.heappush(self._prompt, (soon, pid))
+        elif suspect.due > now + QUIET_SECONDS and len(self.quiet) < MOST_AT_ONCE:
+            self.quiet.add(pid)
         if len(self._due) > 2 * MOST_KNOWN:
             self._tidy()
 
     def forget(self, pid: int) -> None:
         """It ended, or is known to be on an NPU."""
         self._known.pop(pid, None)
+        self.quiet.discard(pid)
 
     def clear(self) -> None:
         """Nothing is known of any."""
         self._known.clear()
+        self.quiet.clear()
         self._tidy()
 
     def take(self, now: float) -> frozenset[int]:
@@ -74,6 +81,7 @@ class Suspects:
                 suspect.looked_at, suspect.due = now, None
                 suspect.spacing = min(2 * suspect.spacing, LONGEST_SECONDS)
                 taken.add(pid)
+                self.quiet.discard(pid)
         return frozenset(taken)
 
     def next(self) -> float | None:

@@ -69,10 +69,14 @@ class WatchList:
         self.lock = threading.Lock()
         self.watches: Mapping[int, Watch] = MappingProxyType({})
         """By pid. Replaced as a whole, under the lock."""
+        self.near: frozenset[int] = frozenset()
+        """Pids of all that are to be bound, watched already or not yet: of these everything has to be heard."""
         self.heard = False
         """Whether anybody listens: else nothing is published."""
         self.added: Callable[[], None] = lambda: None
         """Called where workers came into the list: what their threads did between the pass and that was missed."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called where `near` changed."""
         self._ended: set[int] = set()
         self._void = False
 
@@ -83,6 +87,7 @@ class WatchList:
             self._ended.clear()
             self._void = False
             self._replace({pid: watch for pid, watch in self.watches.items() if entries.get(pid) == watch.entry})
+        self._approach(frozenset(entries))
 
     def publish(self, bound: Iterable[Watched]) -> None:
         """After a pass has acted: those who are bound."""
@@ -102,7 +107,12 @@ class WatchList:
             self.added()
 
     def clear(self) -> None:
-        """Nobody is watched from now on: nothing is to be bound, or nothing is heard."""
+        """Nobody is watched from now on: nothing is to be bound."""
+        self.forget()
+        self._approach(frozenset())
+
+    def forget(self) -> None:
+        """Nobody is watched until a pass has acted: something was not heard."""
         with self.lock:
             self._void = True
             self._replace({})
@@ -113,6 +123,11 @@ class WatchList:
             self._ended.add(pid)
             if pid in self.watches:
                 self._replace({other: watch for other, watch in self.watches.items() if other != pid})
+
+    def _approach(self, pids: frozenset[int]) -> None:
+        if pids != self.near:
+            self.near = pids
+            self.changed()
 
     def _replace(self, watches: dict[int, Watch]) -> None:
         if watches.keys() != self.watches.keys() or any(watch is not self.watches[p] for p, watch in watches.items()):

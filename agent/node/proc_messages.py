@@ -36,9 +36,6 @@ EXEC: Final = 0x2
 COMM: Final = 0x200
 EXIT: Final = 0x80000000
 
-WANTED: Final = (NONE, FORK, EXEC, COMM, EXIT)
-"""Kinds that are let through. Not wanted: UID, GID, SID, PTRACE, COREDUMP."""
-
 Event: TypeAlias = tuple[int, int, int, int, bytes]
 """(what, nanoseconds of CLOCK_MONOTONIC, pid, tgid, the other 16 bytes). A plain tuple: on a busy host there are
 thousands a second that concern nobody."""
@@ -47,6 +44,7 @@ _HEADER: Final = struct.Struct("=IHHII")
 _CN_MSG: Final = struct.Struct("=IIIIHH")
 _EVENT: Final = struct.Struct("=I4xQii16s")
 _AT: Final = _HEADER.size + _CN_MSG.size
+"""Where the event begins."""
 MESSAGE_BYTES: Final = _AT + _EVENT.size
 """Of the only form that a kernel since 3.2 sends."""
 
@@ -109,30 +107,3 @@ def request(*, listen: bool) -> bytes:
     op = struct.pack("=I", _LISTEN if listen else _IGNORE)
     cn_msg = _CN_MSG.pack(CN_IDX_PROC, CN_VAL_PROC, 0, 0, len(op), 0)
     return _HEADER.pack(_AT + len(op), NLMSG_DONE, 0, 0, 0) + cn_msg + op
-
-
-_LOAD_WORD: Final = 0x20
-"""BPF_LD | BPF_W | BPF_ABS"""
-_JUMP_EQUAL: Final = 0x15
-"""BPF_JMP | BPF_JEQ | BPF_K"""
-_RETURN: Final = 0x06
-"""BPF_RET | BPF_K"""
-
-_INSTRUCTION: Final = struct.Struct("=HBBI")
-"""``struct sock_filter`` (linux/filter.h): code, how many instructions to jump if true, if false, and k."""
-
-
-def kinds_filter() -> bytes:
-    """A classic BPF program that lets the kinds pass that are wanted (bpf(4); Documentation/networking/filter.rst)."""
-    program = [_INSTRUCTION.pack(_LOAD_WORD, 0, 0, _AT)]
-    for left, what in reversed(list(enumerate(WANTED))):
-        # Past the other comparisons and the refusal.
-        program.append(_INSTRUCTION.pack(_JUMP_EQUAL, left + 1, 0, _loaded(what)))
-    program.append(_INSTRUCTION.pack(_RETURN, 0, 0, 0))
-    program.append(_INSTRUCTION.pack(_RETURN, 0, 0, 0xFFFFFFFF))
-    return b"".join(program)
-
-
-def _loaded(value: int) -> int:
-    """How BPF sees a word of the machine's: it loads them as if they were in network order."""
-    return int.from_bytes(struct.pack("=I", value), "big")

@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -49,6 +49,7 @@ class FakeStream:
         self._asked = False
         self._alarmed = False
         self.closed = False
+        self.focused: tuple[set[int], set[int], set[int]] = (set(), set(), set())
 
     def tell(self, *events: Event, lost: bool = False) -> None:
         """These events happen; returns once they were heard."""
@@ -80,6 +81,9 @@ class FakeStream:
         if isinstance(batch, Exception):
             raise batch
         return batch
+
+    def focus(self, near: Collection[int], family: Collection[int], quiet: Collection[int]) -> None:
+        self.focused = (set(near), set(family), set(quiet))
 
     def interrupt(self) -> None:
         with self._changed:

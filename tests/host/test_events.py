@@ -150,7 +150,7 @@ def test_a_process_that_made_threads_is_suspected_and_a_bound_worker_is_not() ->
 
 
 def test_what_was_lost_is_found_by_one_pass() -> None:
-    with hearing(receive_bytes=1) as ears, StandIn() as worker:
+    with hearing(receive_bytes=4096) as ears, StandIn() as worker:
         ears.bind(worker, APART)
         with ears.events._lock:  # the thread can't go on, and the smallest buffer that there is runs over
             worker.spawn("worker", 50)
