@@ -22,7 +22,6 @@ from agent.control.suspects import Suspects
 from agent.control.watchlist import WatchList
 from agent.model.reason import Problem, Refused
 from agent.model.workload import ProcessId
-from agent.node.files import join
 from agent.node.host import ThreadHost
 from agent.node.proc_events import Batch, ProcEvents
 from agent.node.proc_messages import COMM, EXEC, EXIT, FORK, Event, child_of, comm_of
@@ -38,6 +37,9 @@ FIRST_RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 300.0
 QUIET_SECONDS: Final = 1.0
 """Between two changes of whose new threads nobody has to hear."""
+REST_SECONDS: Final = 0.005
+"""Between two looks while workers make threads all the time, none of which has to be moved: to be woken for each costs
+many times what looking at it does. A thread that has to be moved may wait four times as long."""
 COMPLAINT_SECONDS: Final = 60.0
 
 
@@ -116,6 +118,7 @@ class Events:
         self._told = False  # of suspects, since the last `take`
         self._family: set[int] = set()
         self._awaited: frozenset[int] = frozenset()
+        self._unheard = False
         self._spacing = WAKE_SECONDS
         self._family_at = float("-inf")
         # Of the thread alone.
@@ -133,8 +136,7 @@ class Events:
     @classmethod
     def of_host(cls, root: Path, host: ThreadHost, watched: WatchList, comms: Comms | None = None) -> Events:
         """Of the running kernel, whose /proc is below `root`."""
-        listen = partial(ProcEvents.listen, f"{join(root)}/proc/1/ns/net")
-        return cls(listen, ProcFs(root), host, watched, comms=comms, own_pid=os.getpid())
+        return cls(partial(ProcEvents.of_host, root), ProcFs(root), host, watched, comms=comms, own_pid=os.getpid())
 
     # For the loop.
 
@@ -159,7 +161,9 @@ class Events:
         with self._lock:
             told = frozenset(awaited)
             if not told <= self._awaited | self._family:
-                self._spacing = WAKE_SECONDS  # another container
+                # Another container: what its processes did before all of that was heard is not known.
+                self._spacing = WAKE_SECONDS
+                self._unheard = True
             self._awaited, self._family = told, set(told)
             for process in bound:
                 self._suspects.forget(process.pid)
@@ -226,13 +230,19 @@ class Events:
             self._problem = None
             self._comms.live = self._watched.heard = True
             self._ask(self._clock())
+            idle_at = float("-inf")
             while not self._stopped.is_set():
                 stream.wait(self._patience())
                 batch = stream.take()
                 now = self._clock()
+                moved = self.placer.moved
                 self._take_in(batch, now)
                 self._focus(stream, now)
                 self._perhaps_wake(now)
+                if batch.events and self.placer.moved == moved:
+                    if now - idle_at < 2 * REST_SECONDS:
+                        time.sleep(REST_SECONDS)
+                    idle_at = now
         except OSError as error:
             log.warning("events of processes ended: %s; trying again", error)
         except Exception:
@@ -251,17 +261,21 @@ class Events:
         with self._lock:
             kin = frozenset(self._family)
             quiet = frozenset(self._suspects.quiet) if now - self._quiet_at >= QUIET_SECONDS else self._quiet
-        if (near, kin, quiet) == (self._near, self._kin, self._quiet):
+        if (near, kin, quiet) == (self._near, self._kin, self._quiet) and not self._unheard:
             return
-        new = near - self._near
+        new, changed = near - self._near, near ^ self._near
         if quiet != self._quiet:
             self._quiet_at = now
         stream.focus(near, kin, quiet)
         self._near, self._kin, self._quiet = near, kin, quiet
-        for pid in new:
-            self._comms.ended(pid, pid)  # names that were read before are not sure
+        for pid in changed:
+            self._comms.ended(pid, pid)  # not every change of its names was, or will be, heard of
         if new:
             self._ask(now)
+        with self._lock:
+            unheard, self._unheard = self._unheard, False
+            if unheard:
+                self._family_changed(now)
 
     def _forget(self) -> None:
         """What happened is not known: nobody is who he was, until the loop has looked."""

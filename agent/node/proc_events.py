@@ -24,10 +24,12 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from agent.model.reason import Reason, Refused
 from agent.node import proc_filter
+from agent.node.files import join
 from agent.node.netns import socket_in
 from agent.node.proc_messages import COMM, NONE, Event, comm_of, one, parse, request
 
@@ -161,6 +163,11 @@ class ProcEvents:
                 raise Refused(Reason.EVENTS_UNAVAILABLE, _why(error)) from error
             raise
         return events
+
+    @classmethod
+    def of_host(cls, root: Path) -> ProcEvents:
+        """`listen`, for the host whose /proc is below `root`."""
+        return cls.listen(f"{join(root)}/proc/1/ns/net")
 
     def focus(self, near: Collection[int], family: Collection[int], quiet: Collection[int]) -> None:
         """Which processes somebody is near to: of these all is heard, at once. Of the others: threads that are born,

@@ -25,10 +25,11 @@ TIMEOUT = 60.0
 class Running:
     """A running agent and its files."""
 
-    def __init__(self, folder: Path, *args: str) -> None:
+    def __init__(self, folder: Path, *args: str, below: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
             [
+                *below,
                 *(sys.executable, "-m", "agent", "run", "--standalone", "--allow-any-architecture"),
                 *("--npu-smi", str(folder / "usr/local/bin/npu-smi"), "--node-name", "test-node"),
                 *("--state-file", str(folder / "plan.yaml"), "--journal-file", str(folder / "journal.json")),
@@ -65,8 +66,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     NpuSmiStandIn(tmp_path, PROFILES["a2"])
     started: list[Running] = []
 
-    def run(*args: str) -> Running:
-        started.append(Running(tmp_path, *args))
+    def run(*args: str, below: tuple[str, ...] = ()) -> Running:
+        started.append(Running(tmp_path, *args, below=below))
         return started[-1]
 
     yield run
@@ -151,3 +152,43 @@ def test_a_host_root_of_another_kernel_is_refused(tmp_path: Path) -> None:
     )
     assert (done.returncode, "NotThisKernel" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
     assert os.listdir(tmp_path) == ["proc"]
+
+
+def apart(*command: str) -> None:
+    """Skips where this is not allowed, or changes nothing for the agent."""
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{' '.join(command)} is not allowed here")
+    if os.access("/proc/1/ns/net", os.R_OK) and Path("/proc/1/ns/net").exists():
+        pytest.skip("from here the agent can go to the host's network namespace")
+
+
+def test_where_the_kernel_tells_of_no_processes_the_plan_says_so(start: Callable[..., Running]) -> None:
+    apart("unshare", "--net")
+    agent = start(below=("unshare", "--net"))
+    document = agent.state(lambda d: condition(d, "Degraded")["status"] == "True")
+    assert condition(document, "Degraded")["reason"] == "EventsUnavailable"
+    assert "network namespace" in condition(document, "Degraded")["message"]
+    status, log = agent.end()
+    assert status == 0
+    assert [entry["level"] for entry in log if "EventsUnavailable" in entry["message"]] == ["warning"]
+
+
+def test_a_dry_run_needs_no_events(start: Callable[..., Running]) -> None:
+    apart("unshare", "--net")
+    agent = start("--dry-run", below=("unshare", "--net"))
+    document = agent.state(lambda d: bool(d["status"]["npus"]))
+    assert condition(document, "Degraded")["reason"] != "EventsUnavailable"
+    _, log = agent.end()
+    assert not any("EventsUnavailable" in entry["message"] for entry in log)
+
+
+def test_doctor_says_whether_there_are_events() -> None:
+    apart("unshare", "--net")
+
+    def checks(*below: str) -> dict[str, dict[str, str]]:
+        command = [*below, sys.executable, "-m", "agent", "doctor", "-o", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        return {check["name"]: check for check in json.loads(done.stdout)}
+
+    assert checks("unshare", "--net")["events"]["result"] == "warn"
+    assert checks()["events"]["result"] == "ok"

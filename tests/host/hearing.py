@@ -65,13 +65,14 @@ class Hearing:
         self.actor.prepare(plan, seen, spec)
         return self.actor.act(plan, seen, spec, lambda keys: dict.fromkeys(keys, ()))
 
-    def bind(self, worker: StandIn | Popen[str], roles: Roles) -> ProcessId:
+    def bind(self, worker: StandIn | Popen[str], roles: Roles, *, wait: bool = True) -> ProcessId:
         """Binds a worker, and forgets what was heard meanwhile."""
         process = identity(worker.pid)
         self.workers[process] = roles
         self.sweep()
         assert worker.pid in self.actor.watched.watches
-        self.caught_up()
+        if wait:
+            self.caught_up()
         self.events.take()
         self.woken.clear()
         self.host.written.clear()

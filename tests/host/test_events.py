@@ -116,21 +116,28 @@ def test_a_worker_that_becomes_another_program_is_told() -> None:
         worker.kill()
 
 
-def test_what_descends_from_an_awaited_process_is_awaited_and_a_bound_workers_helpers_are_not() -> None:
-    with hearing() as ears, StandIn("--threads", "1") as worker, StandIn("--threads", "1") as awaited:
-        ears.bind(worker, APART)
-        [thread] = worker.threads["worker"]
-        worker.fork(thread, depth=3)
-        ears.caught_up()
-        assert not ears.woken.is_set() or not ears.events.take().processes
-        ears.events.interest(ears.workers, {awaited.pid})
+def test_what_descends_from_an_awaited_process_is_awaited_too() -> None:
+    with hearing() as ears, StandIn("--threads", "1") as awaited:
+        ears.events.take()
+        ears.events.interest((), {awaited.pid})
+        wait_for(lambda: ears.events.take().processes)  # it may have done something before that
+        ears.woken.clear()
         [child] = awaited.fork(*awaited.threads["worker"])
-        assert ears.woken.wait(20)
         wait_for(lambda: ears.events.take().processes)
-        ears.caught_up()
-        ears.events.interest(ears.workers, {child})
+        assert ears.woken.wait(20)
         os.kill(child, 9)
         wait_for(lambda: ears.events.take().processes)
+
+
+def test_the_helpers_that_a_bound_worker_forks_are_no_news() -> None:
+    with hearing() as ears, StandIn("--acl", "--threads", "1") as worker:
+        ears.bind(worker, APART)
+        [thread] = worker.threads["worker"]
+        for _ in range(3):
+            worker.fork(thread)
+        worker.rename(thread, "acl_thread")
+        wait_for(lambda: mask(thread) == {B})  # events keep their order
+        assert not ears.events.take().processes
 
 
 def test_a_process_that_made_threads_is_suspected_and_a_bound_worker_is_not() -> None:
@@ -151,7 +158,7 @@ def test_a_process_that_made_threads_is_suspected_and_a_bound_worker_is_not() ->
 
 def test_what_was_lost_is_found_by_one_pass() -> None:
     with hearing(receive_bytes=4096) as ears, StandIn() as worker:
-        ears.bind(worker, APART)
+        ears.bind(worker, APART, wait=False)
         with ears.events._lock:  # the thread can't go on, and the smallest buffer that there is runs over
             worker.spawn("worker", 50)
             named = worker.spawn("acl_thread", 3)
