@@ -316,7 +316,7 @@ class Events:
                 if watch is not None:
                     if self.placer.thread_born(watch, child, at, now):
                         self._ask(now)
-                elif child_tgid != self._own:
+                elif child_tgid != self._own and child_tgid not in self._near:
                     self._suspects.made_thread(child_tgid, now)
             else:
                 self._process_born(tgid, child, at, now)

@@ -22,7 +22,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -141,17 +141,18 @@ class ProcEvents:
 
     @classmethod
     def listen(
-        cls, namespace: str | None = None, *, receive_bytes: int = RECEIVE_BYTES, proof_seconds: float = PROOF_SECONDS
+        cls, *namespaces: str, receive_bytes: int = RECEIVE_BYTES, proof_seconds: float = PROOF_SECONDS
     ) -> ProcEvents:
         """Begins to listen, and proves by an event of this process's own that events arrive. Nothing is near, at first.
 
-        `namespace` is a file that stands for the host's network namespace (``/proc/1/ns/net``), where the sockets are
-        made if this thread's own is another. Refused(EventsUnavailable) with the cause where there are none to be had.
+        `namespaces` are files that stand for the host's network namespace, where the sockets are made if this thread's
+        own is another: the first that leads there. Refused(EventsUnavailable) with the cause where there are none to be
+        had.
         """
         ears: list[_Ear] = []
         try:
-            ears.append(near := _begun(namespace, receive_bytes))
-            ears.append(far := _begun(namespace, receive_bytes))
+            ears.append(near := _begun(namespaces, receive_bytes))
+            ears.append(far := _begun(namespaces, receive_bytes))
             far.filter(proc_filter.none_at_all())
             _prove(near, proof_seconds)
             events = cls(near, far)
@@ -167,7 +168,9 @@ class ProcEvents:
     @classmethod
     def of_host(cls, root: Path) -> ProcEvents:
         """`listen`, for the host whose /proc is below `root`."""
-        return cls.listen(f"{join(root)}/proc/1/ns/net")
+        proc = f"{join(root)}/proc"
+        # Process 2 is kthreadd, whose network namespace is the initial one on every host.
+        return cls.listen(f"{proc}/1/ns/net", f"{proc}/2/ns/net")
 
     def focus(self, near: Collection[int], family: Collection[int], quiet: Collection[int]) -> None:
         """Which processes somebody is near to: of these all is heard, at once. Of the others: threads that are born,
@@ -228,21 +231,23 @@ class ProcEvents:
             os.close(self._alarm)
 
 
-def _begun(namespace: str | None, receive_bytes: int) -> _Ear:
-    """A listener in this network namespace or, where that is the wrong one, in the other."""
+def _begun(namespaces: Sequence[str], receive_bytes: int) -> _Ear:
+    """A listener in this network namespace or, where that is the wrong one, in the first of these that is not."""
     family, kind = socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     try:
         return _begin(socket.socket(family, kind, _NETLINK_CONNECTOR), receive_bytes)
     except OSError as error:
         # EPERM: in a user namespace that has a network namespace of its own, or without the right in either.
-        if namespace is None or error.errno not in (errno.ECONNREFUSED, errno.EPERM):
+        if error.errno not in (errno.ECONNREFUSED, errno.EPERM):
             raise
+        why = _why(error)
+    tried = []
+    for namespace in namespaces:
         try:
-            there = socket_in(namespace, family, kind, _NETLINK_CONNECTOR)
-        except OSError as other:
-            message = f"{_why(error)} ({namespace}: {other.strerror})"
-            raise Refused(Reason.EVENTS_UNAVAILABLE, message) from other
-    return _begin(there, receive_bytes)
+            return _begin(socket_in(namespace, family, kind, _NETLINK_CONNECTOR), receive_bytes)
+        except OSError as error:
+            tried.append(f"{namespace}: {os.strerror(error.errno or 0)}")
+    raise Refused(Reason.EVENTS_UNAVAILABLE, f"{why} ({'; '.join(tried)})" if tried else why)
 
 
 def _begin(connection: socket.socket, receive_bytes: int) -> _Ear:

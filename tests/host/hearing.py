@@ -101,7 +101,7 @@ def hearing(*, receive_bytes: int | None = None) -> Iterator[Hearing]:
     host = CountingHost()
     actor = Actor(ROOT / "proc", host)
     size = {} if receive_bytes is None else {"receive_bytes": receive_bytes}
-    events = Events(partial(ProcEvents.listen, None, **size), ProcFs(ROOT), host, actor.watched)
+    events = Events(partial(ProcEvents.listen, **size), ProcFs(ROOT), host, actor.watched)
     ears = Hearing(actor, events, host)
     events.wake = ears.woken.set
     with events:

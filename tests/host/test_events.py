@@ -195,21 +195,23 @@ def test_new_cpus_are_those_that_count_from_the_pass_on() -> None:
         assert mask(other) == {B}
 
 
+NOWHERE = "/proc/999999999/ns/net"
+
 PROGRAM = """
 import sys
 from agent.model.reason import Refused
 from agent.node.proc_events import ProcEvents
 try:
-    ProcEvents.listen(sys.argv[1] if len(sys.argv) > 1 else None, proof_seconds=0.3).close()
+    ProcEvents.listen(*sys.argv[1:], proof_seconds=0.3).close()
     print("heard")
 except Refused as refused:
     print(refused.problem)
 """
 
 
-def listen_below(*command: str, namespace: str = "") -> str:
+def listen_below(*command: str, namespaces: tuple[str, ...] = ()) -> str:
     done = subprocess.run(
-        [*command, sys.executable, "-c", PROGRAM, *([namespace] if namespace else [])],
+        [*command, sys.executable, "-c", PROGRAM, *namespaces],
         capture_output=True,
         text=True,
         timeout=60,
@@ -224,13 +226,26 @@ def test_in_another_network_namespace_it_says_what_is_needed() -> None:
     said = listen_below("unshare", "--net")
     assert said.startswith(Reason.EVENTS_UNAVAILABLE)
     assert "network namespace" in said
-    there = listen_below("unshare", "--net", namespace="/proc/999999999/ns/net")
-    assert "/proc/999999999/ns/net: No such file" in there
+    there = listen_below("unshare", "--net", namespaces=(NOWHERE,))
+    assert f"{NOWHERE}: No such file" in there
 
 
 def test_from_another_network_namespace_the_socket_is_made_in_the_hosts() -> None:
-    assert listen_below("unshare", "--net", namespace=f"/proc/{os.getpid()}/ns/net") == "heard"
-    assert listen_below(namespace="/proc/999999999/ns/net") == "heard", "there is no need to go anywhere"
+    here = f"/proc/{os.getpid()}/ns/net"
+    assert listen_below("unshare", "--net", namespaces=(here,)) == "heard"
+    assert listen_below("unshare", "--net", namespaces=(NOWHERE, "/proc/self/ns/net", here)) == "heard"
+    assert listen_below(namespaces=(NOWHERE,)) == "heard", "there is no need to go anywhere"
+
+
+def test_the_hosts_namespace_is_found_below_its_root() -> None:
+    program = PROGRAM.replace("ProcEvents.listen(*sys.argv[1:], proof_seconds=0.3)", "ProcEvents.of_host(Path('/'))")
+    program = program.replace("import sys", "from pathlib import Path")
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode or not os.access("/proc/2/ns/net", os.R_OK):
+        pytest.skip("not allowed here")
+    assert done.stdout.strip() == "heard"
 
 
 def test_in_another_pid_namespace_silence_is_noticed() -> None:
