@@ -118,6 +118,7 @@ class Events:
         self._told = False  # of suspects, since the last `take`
         self._family: set[int] = set()
         self._awaited: frozenset[int] = frozenset()
+        self._bound: frozenset[int] = frozenset()
         self._unheard = False
         self._spacing = WAKE_SECONDS
         self._family_at = float("-inf")
@@ -165,9 +166,11 @@ class Events:
                 self._spacing = WAKE_SECONDS
                 self._unheard = True
             self._awaited, self._family = told, set(told)
-            for process in bound:
-                self._suspects.forget(process.pid)
-        if told != self._kin:
+            self._bound = frozenset(process.pid for process in bound)
+            for pid in self._bound:
+                self._suspects.forget(pid)
+            stale = told | (self._bound - self._near) != self._kin
+        if stale:
             self._nudge()
 
     def start(self) -> None:
@@ -259,7 +262,7 @@ class Events:
         """Has everything heard of those who are to be bound, and of those who are awaited what they come to."""
         near = self._watched.near
         with self._lock:
-            kin = frozenset(self._family)
+            kin = frozenset(self._family) | (self._bound - near)
             quiet = frozenset(self._suspects.quiet) if now - self._quiet_at >= QUIET_SECONDS else self._quiet
         if (near, kin, quiet) == (self._near, self._kin, self._quiet) and not self._unheard:
             return
@@ -333,7 +336,7 @@ class Events:
         elif what == EXEC:
             # The names of its threads are others, without an event for that.
             self._comms.ended(tgid, tgid)
-            if tgid in self._watched.watches:
+            if self._matters(tgid):
                 self._processes = True
                 self._ask(now)
             elif tgid in self._family:
@@ -351,13 +354,17 @@ class Events:
 
     def _process_ended(self, pid: int, now: float) -> None:
         self._suspects.forget(pid)
-        if pid in self._watched.watches:
+        if self._matters(pid):
             self._watched.ended(pid)
             self._processes = True
             self._ask(now)
         elif pid in self._family:
             self._family.discard(pid)
             self._family_changed(now)
+
+    def _matters(self, pid: int) -> bool:
+        """Whether it is a worker that is bound, or is to be."""
+        return pid in self._near or pid in self._bound or pid in self._watched.watches
 
     def _family_changed(self, now: float) -> None:
         """A process of an awaited container did something. One that does so at all times, and opens no NPU, is worth

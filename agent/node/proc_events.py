@@ -69,6 +69,7 @@ class _Ear:
         self.socket = connection
         self._buffer = bytearray(4096)
         self._lost = False
+        self._program = b""
         try:
             connection.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_bytes)
         except PermissionError:
@@ -80,9 +81,12 @@ class _Ear:
 
     def filter(self, program: bytes) -> None:
         """Lets pass what the program keeps, from now on."""
+        if program == self._program:
+            return
         code = ctypes.create_string_buffer(program, len(program))
         fprog = _Program(len(program) // 8, ctypes.addressof(code))
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(fprog))
+        self._program = program
 
     def take(self, most: int) -> tuple[list[Event], bool]:
         """The events that are there, at most so many, and whether any were lost."""

@@ -229,6 +229,23 @@ def test_passes_for_suspects_are_asked_for_four_times_a_second_at_most(tmp_path:
         assert len(suspects) > 180
 
 
+def test_a_bound_worker_of_which_no_plan_is_made_just_now_is_heard_of_all_the_same(tmp_path: Path) -> None:
+    rig, worker = start(tmp_path)
+    with ears_of(rig) as ears:
+        rig.sweep()
+        ears.stream.tell()
+        assert ears.stream.focused == ({worker.pid}, set(), set())
+        ears.events.interest({worker.identity, ProcessId(77, 1)}, {7})
+        ears.stream.tell()
+        assert ears.stream.focused == ({worker.pid}, {7, 77}, set())
+        for event in (executed(77), ended(77), executed(worker.pid), ended(worker.pid)):
+            ears.events.take()
+            ears.stream.tell(event)
+            assert ears.events.take().processes
+        ears.stream.tell(forked(77, 78), ended(78))
+        assert not ears.events.take().processes
+
+
 event: st.SearchStrategy[Event] = st.tuples(
     st.one_of(st.sampled_from([FORK, EXEC, COMM, EXIT]), st.integers(0, 2**32 - 1)),
     st.integers(0, 2**64 - 1),

@@ -83,7 +83,7 @@ class Hearing:
         # Events keep their order: once the end of an awaited process has come through, all before it have.
         with StandIn() as last:
             self.events.interest((), {last.pid})
-            self.events.take()
+            wait_for(lambda: self.events.take().processes)  # it may have done something before that
         wait_for(lambda: self.events.take().processes)
 
 
