@@ -105,6 +105,8 @@ class Events:
         """`listen` begins to listen, or is Refused. `own_pid` is the agent's, which makes threads of its own."""
         self.wake: Callable[[], None] = lambda: None
         """Begins a pass of the loop; for whoever has one to set."""
+        self.glance: Callable[[], None] | None = None
+        """Has the loop look at suspects, and begin a pass if one of them is on an NPU. Without it there is a pass."""
         self._listen = listen
         self.placer = Placer(proc, host, watched)
         self._watched = watched
@@ -397,7 +399,10 @@ class Events:
     def _perhaps_wake(self, now: float) -> None:
         at = self._next()
         if at is not None and now >= at:
-            self._wake_at, self._woken_at = None, now
+            whole = self._wake_at is not None and now >= self._wake_at
+            if whole:
+                self._wake_at = None
+            self._woken_at = now
             with self._lock:
                 self._told = True
-            self.wake()
+            (self.wake if whole or self.glance is None else self.glance)()
