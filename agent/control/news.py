@@ -19,10 +19,16 @@ class News:
     lost: bool = False
     """Something was missed: nothing that was read earlier is to be believed."""
     processes: bool = False
-    """A process that matters was born, ended or became another program: a worker that is bound, what descends from it,
-    one that is awaited."""
+    """A process that matters was born, ended or became another program: a worker that is bound, or anybody in a
+    container that is awaited. A child of a worker is not worth a look at everything: whoever hears of it puts it in
+    place."""
     suspects: frozenset[int] = NOBODY
     """Pids of processes that made threads, as one does that opens an NPU: only their open files are worth a look."""
+
+    def then(self, later: News) -> News:
+        """This and what came later."""
+        suspects = self.suspects | later.suspects
+        return News(self.lost or later.lost, self.processes or later.processes, suspects)
 
 
 class NewsSource(Protocol):
