@@ -275,9 +275,10 @@ class Events:
         self._near, self._kin, self._quiet = near, kin, quiet
         for pid in changed:
             self._comms.ended(pid, pid)  # not every change of its names was, or will be, heard of
-        if new:
-            self._ask(now)
         with self._lock:
+            if new:
+                self._processes = True  # nor what they forked
+                self._ask(now)
             unheard, self._unheard = self._unheard, False
             if unheard:
                 self._family_changed(now)
@@ -348,6 +349,8 @@ class Events:
         if parent in self._family:
             self._family.add(pid)
             self._family_changed(now)
+        elif parent in self._near and parent not in self._watched.watches:
+            self._family_changed(now)  # it is not known yet where that child belongs
         if pid in self._watched.watches:
             self._watched.ended(pid)  # that was another's number
         watch = self._watched.watches.get(parent)

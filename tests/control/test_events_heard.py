@@ -248,6 +248,20 @@ def test_a_bound_worker_of_which_no_plan_is_made_just_now_is_heard_of_all_the_sa
         assert not ears.events.take().processes
 
 
+def test_what_a_worker_forks_before_it_is_watched_is_looked_for_and_afterwards_it_is_no_news(tmp_path: Path) -> None:
+    rig, worker = start(tmp_path)
+    with ears_of(rig) as ears:
+        ears.stream.tell()
+        assert ears.events.take().processes, "before all was heard of it"
+        ears.stream.tell(forked(worker.pid, 4_200_000))
+        assert ears.events.take().processes, "it is not watched yet"
+        rig.sweep()
+        ears.events.take()
+        assert ears.pids() == {worker.pid}
+        ears.stream.tell(forked(worker.pid, 4_200_001), ended(4_200_001))
+        assert not ears.events.take().processes
+
+
 event: st.SearchStrategy[Event] = st.tuples(
     st.one_of(st.sampled_from([FORK, EXEC, COMM, EXIT]), st.integers(0, 2**32 - 1)),
     st.integers(0, 2**64 - 1),

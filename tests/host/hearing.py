@@ -83,8 +83,8 @@ class Hearing:
         # Events keep their order: once the end of an awaited process has come through, all before it have.
         with StandIn() as last:
             self.events.interest((), {last.pid})
-            wait_for(lambda: self.events.take().processes)  # it may have done something before that
-        wait_for(lambda: self.events.take().processes)
+            wait_for(lambda: last.pid in self.events._kin)
+        wait_for(lambda: last.pid not in self.events._family)
 
 
 def wait_for(done: Callable[[], bool], seconds: float = 20.0) -> None:
