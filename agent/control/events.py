@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from agent.control.news import News
 from agent.control.placing import Placer
+from agent.control.stream import Comms, NoComms, Stream
 from agent.control.suspects import Suspects
 from agent.control.watchlist import WatchList
 from agent.model.reason import Problem, Refused
@@ -41,51 +42,6 @@ REST_SECONDS: Final = 0.005
 """Between two looks while workers make threads all the time, none of which has to be moved: to be woken for each costs
 many times what looking at it does. A thread that has to be moved may wait four times as long."""
 COMPLAINT_SECONDS: Final = 60.0
-
-
-class Stream(Protocol):
-    """Where events come from: `agent.node.proc_events.ProcEvents`."""
-
-    def wait(self, seconds: float | None) -> None: ...
-
-    def take(self) -> Batch: ...
-
-    def focus(self, near: Collection[int], family: Collection[int], quiet: Collection[int]) -> None: ...
-
-    def interrupt(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Comms(Protocol):
-    """Whoever remembers the names of threads. Called from the thread that hears events."""
-
-    live: bool
-    """Every rename is heard of."""
-
-    def renamed(self, tgid: int, tid: int, comm: bytes) -> None: ...
-
-    def born(self, tgid: int, tid: int) -> None: ...
-
-    def ended(self, tgid: int, tid: int) -> None:
-        """A thread or, where both are one, a process."""
-
-    def lost(self) -> None:
-        """Events were lost, or none will come: nothing that was remembered is sure."""
-
-
-class NoComms:
-    """Remembers nothing."""
-
-    live = False
-
-    def renamed(self, tgid: int, tid: int, comm: bytes) -> None: ...
-
-    def born(self, tgid: int, tid: int) -> None: ...
-
-    def ended(self, tgid: int, tid: int) -> None: ...
-
-    def lost(self) -> None: ...
 
 
 class Events:
@@ -304,7 +260,7 @@ class Events:
                 for event in batch.events:
                     self._one(event, now)
                 for event in batch.others:
-                    self._one(event, now)
+                    self._other(event, now)
         except Exception:  # a fault of our own is no reason to hear nothing any more: the sweep finds what was missed
             if now - self._complained_at >= COMPLAINT_SECONDS:
                 self._complained_at = now
@@ -313,37 +269,54 @@ class Events:
             self._ask(now)
 
     def _one(self, event: Event, now: float) -> None:
+        """Of a worker, mostly."""
         what, at, pid, tgid, rest = event
         if what == FORK:
             child, child_tgid = child_of(rest)
             if child != child_tgid:
                 self._comms.born(child_tgid, child)
                 watch = self._watched.watches.get(child_tgid)
-                if watch is not None:
-                    if self.placer.thread_born(watch, child, at, now):
-                        self._ask(now)
-                elif child_tgid != self._own and child_tgid not in self._near:
-                    self._suspects.made_thread(child_tgid, now)
+                if watch is None:
+                    self._made_thread(child_tgid, now)
+                elif self.placer.thread_born(watch, child, at, now):
+                    self._ask(now)
             else:
                 self._process_born(tgid, child, at, now)
-        elif what == EXIT:
-            self._comms.ended(tgid, pid)
-            if pid == tgid:
-                self._process_ended(pid, now)
         elif what == COMM:
             comm = comm_of(rest)
             self._comms.renamed(tgid, pid, comm)
             watch = self._watched.watches.get(tgid)
             if watch is not None and self.placer.place(watch, pid, comm, at, now):
                 self._ask(now)
+        else:
+            if what == EXIT:
+                self._comms.ended(tgid, pid)
+            elif what == EXEC:
+                self._comms.ended(tgid, tgid)  # the names of its threads are others, without an event for that
+            self._other(event, now)
+
+    def _other(self, event: Event, now: float) -> None:
+        """Of a process whose names nobody remembers."""
+        what, at, pid, tgid, rest = event
+        if what == FORK:
+            child, child_tgid = child_of(rest)
+            if child != child_tgid:
+                self._made_thread(child_tgid, now)
+            else:
+                self._process_born(tgid, child, at, now)
+        elif what == EXIT:
+            if pid == tgid:
+                self._process_ended(pid, now)
         elif what == EXEC:
-            # The names of its threads are others, without an event for that.
-            self._comms.ended(tgid, tgid)
             if self._matters(tgid):
                 self._processes = True
                 self._ask(now)
             elif tgid in self._family:
                 self._family_changed(now)
+
+    def _made_thread(self, pid: int, now: float) -> None:
+        if pid != self._own and pid not in self._near:
+            self._suspects.made_thread(pid, now)
 
     def _process_born(self, parent: int, pid: int, at: int, now: float) -> None:
         if parent in self._family:
