@@ -320,8 +320,10 @@ def _is_bound(outcome: WorkerOutcome) -> bool:
 
 
 def _is_kept(outcome: WorkerOutcome) -> bool:
-    """Whether its threads are where they belong, as far as the kernel allows."""
-    return _is_bound(outcome) and (outcome.problem is None or outcome.problem.reason in _AS_FAR_AS_CAN_BE)
+    """Whether its threads are where they belong, as far as the kernel allows; and nobody else is to have them."""
+    if outcome.problem is None:
+        return outcome.state == "Bound"
+    return _is_bound(outcome) and outcome.problem.reason in _AS_FAR_AS_CAN_BE
 
 
 _AS_FAR_AS_CAN_BE = frozenset({Reason.UNMOVABLE, Reason.PERMISSION_DENIED, Reason.THREADS_CHANGING})

@@ -255,3 +255,17 @@ def test_a_worker_that_ends_is_not_watched_any_more_and_the_loop_is_told(tmp_pat
         rig.sweep()
         assert ears.pids() == {second.pid}
         assert set(masks(second)["acl_thread"]) == {rig.npu(1)["roles"]["acl"]}
+
+
+def test_a_worker_of_which_a_thread_cant_be_moved_is_watched_and_one_outside_its_cpuset_is_not(tmp_path: Path) -> None:
+    rig, first, second = bound(tmp_path)
+    with ears_of(rig) as ears:
+        hears_of(rig, ears, first, second)
+        rig.node.kernel.denied.add(first.threads[0].tid)
+        rig.node.kernel.set_by_other(first.threads[0].tid, CpuSet.parse("0-9"))
+        assert second.pod is not None
+        rig.node.kernel.write_cpuset(second.pod.container().cgroup, CpuSet.parse("0-3"))
+        rig.sweep()
+        assert rig.npu(0)["workers"][0]["reason"] == Reason.PERMISSION_DENIED
+        assert second.pid not in ears.pids()
+        assert first.pid in ears.pids(), "all but one thread can be put in place"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from subprocess import Popen
 
@@ -30,6 +30,7 @@ from tests.host.support import ALL, CountingHost, identity
 ROOT = Path("/")
 
 
+@cache
 def why_deaf() -> str:
     """Why this machine's kernel tells of no processes; empty where it does."""
     if not hasattr(socket, "AF_NETLINK"):
