@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -14,6 +15,7 @@ from agent.cli.run import check_kernel
 from agent.model.reason import Problem, Refused, printable
 from agent.node.devices import has_npu, read_davinci
 from agent.node.npu_smi.inventory import read_inventory
+from agent.node.proc_events import ProcEvents
 from agent.node.sysfs import read_topology
 from agent.planning.plan import needs_affinity
 from agent.settings import Settings
@@ -78,6 +80,7 @@ def _host(settings: Settings) -> Iterator[Check]:
     try:
         check_kernel(root)
         yield Check("kernel", "ok", "the host's /proc is this kernel's, in this PID namespace")
+        yield _events(root)
     except Refused as refused:
         yield _failed("kernel", refused.problem, "run on the host, or in a pod with hostPID and the host's /proc")
     try:
@@ -103,6 +106,15 @@ def _host(settings: Settings) -> Iterator[Check]:
         yield _failed("npu-smi", refused.problem, "set --npu-smi; in a container mount the driver and let it use /dev")
     finally:
         npu_smi.close()
+
+
+def _events(root: Path) -> Check:
+    try:
+        ProcEvents.of_host(root).close()
+    except Refused as refused:
+        fix = "the agent works without them: new threads are put in place by the next sweep"
+        return Check("events", "warn", printable(refused.message, 300), fix)
+    return Check("events", "ok", "the kernel tells of new threads")
 
 
 def _api(settings: Settings) -> Iterator[Check]:

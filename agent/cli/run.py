@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from agent.cli.options import (
 )
 from agent.cli.select import chooser
 from agent.control.act import Actor
+from agent.control.events import Events
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Observer
 from agent.control.statefile import StateFile
@@ -189,6 +191,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
             host=LinuxHost(root=settings.host_root),
             journal=None if dry_run else settings.journal_file or settings.host_root / JOURNAL,
             dry_run=dry_run,
+            events=not dry_run,
             count=metrics.api_request,
             turned=turned,
             problems=problems,
@@ -272,13 +275,15 @@ def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, sel
     root = settings.host_root
     observer = Observer(root, architecture=settings.architecture, chooses=chooser(selects))
     host = LinuxHost(root=root)
+    actor = Actor(root / "proc", host)
+    events = None if dry_run else Events.of_host(root, host, actor.watched, actor.comms)
     state = settings.state_file or (None if dry_run else root / STATE)
-    return Agent(
+    agent = Agent(
         Parts(
             node=settings.node_name,
             observer=observer,
             npu_smi=npu_smi,
-            actor=Actor(root / "proc", host),
+            actor=actor,
             steps=HostSteps(root, host, observer.cgroups, npu_smi=npu_smi, memory_seconds=settings.memory_timeout),
             defaults=spec,
             state=StateFile(state) if state else None,
@@ -287,8 +292,13 @@ def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, sel
             turned=HeapKeeper().turned,
             sweep_seconds=settings.sweep_interval,
             force_dry_run=dry_run,
+            news=events,
+            beside=events or nullcontext(),
         )
     )
+    if events is not None:
+        events.wake, events.glance = agent.wake, agent.glance
+    return agent
 
 
 def check_kernel(root: Path) -> None:

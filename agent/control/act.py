@@ -12,6 +12,7 @@ from agent.control.drift import DriftTracker
 from agent.control.journal import Journal
 from agent.control.observe import Observation
 from agent.control.undo import Children, Members, Surroundings, Undoer
+from agent.control.watchlist import Watched, WatchList
 from agent.model.cpuset import EMPTY, CpuSet, union
 from agent.model.outcome import Moved, WorkerOutcome
 from agent.model.plan import Allotment, Plan, Roles, WorkerPlan
@@ -77,6 +78,8 @@ class Actor:
         self.binder = ThreadBinder(proc_root, host, self.comms)
         self.drift = DriftTracker()
         self._clock = clock
+        self.watched = WatchList()
+        """The workers whose threads somebody else may put in place between the passes."""
         self._dry_host = DryRunHost(host)
         self._dry_binder = ThreadBinder(proc_root, self._dry_host)
         self._bindings: dict[ProcessId, Binding] = {}
@@ -188,7 +191,10 @@ class Actor:
         if spec.mode is Mode.DISABLED:
             return self.restore(around)
         if spec.mode is Mode.DRY_RUN:
+            self.watched.clear()
             return self._rehearse(plan, seen, spec)
+        due = self._due(plan, seen, spec)
+        self.watched.withdraw(due.values())
         result = ActResult()
         replan = False
         planned = {entry.worker.process for entry in plan.workers}
@@ -215,17 +221,30 @@ class Actor:
                 del self._bindings[process]
         self.binder.retain(living)
         self.drift.retain(living)
+        kept = {process for process, outcome in result.outcomes.items() if _is_kept(outcome)}
+        self.watched.publish(entry for process, entry in due.items() if process in kept)
         replan |= any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
         return replace(result, replan=replan)
 
     def restore(self, around: Surroundings) -> ActResult:
         """Undoes every binding. Those that could not be undone, or not be proven so, are still in `bindings`."""
+        self.watched.clear()
         result = ActResult()
         replan = False
         self.drift.retain(())
         for process in list(self._bindings):
             replan |= self._undo(process, around, counts=result.undone, stuck=result.stuck)
         return replace(result, replan=replan)
+
+    def _due(self, plan: Plan, seen: Observation, spec: Spec) -> dict[ProcessId, Watched]:
+        """The workers that are to be bound, with all that says where their threads belong."""
+        due = {}
+        for entry in plan.workers:
+            process, roles = entry.worker.process, entry.allotment.roles
+            cpuset = seen.cpusets.get(process)
+            if roles is not None and cpuset is not None and process not in seen.dismissed:
+                due[process] = Watched(process, roles, cpuset, seen.topology.online, spec.thread_rules)
+        return due
 
     def _dismissed(self, seen: Observation, living: Collection[ProcessId]) -> list[ProcessId]:
         """Bound workers whose pods say that they are not to be, and those that ended in the same containers."""
@@ -342,6 +361,15 @@ class Actor:
 def _is_bound(outcome: WorkerOutcome) -> bool:
     return outcome.state in ("Bound", "Partial")
 
+
+def _is_kept(outcome: WorkerOutcome) -> bool:
+    """Whether its threads are where they belong, as far as the kernel allows; and nobody else is to have them."""
+    if outcome.problem is None:
+        return outcome.state == "Bound"
+    return _is_bound(outcome) and outcome.problem.reason in _AS_FAR_AS_CAN_BE
+
+
+_AS_FAR_AS_CAN_BE = frozenset({Reason.UNMOVABLE, Reason.PERMISSION_DENIED, Reason.THREADS_CHANGING})
 
 _PASSING = frozenset({Reason.NPUS_CHANGING, Reason.PENDING, Reason.CPUSET_UNREADABLE})
 """Problems that say nothing against what is bound: it stays until there is a plan again."""

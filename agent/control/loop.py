@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ class Parts:
     """Called after every pass: the loop turns."""
     news: NewsSource | None = None
     """Who hears of processes between the passes. Without, or while it hears nothing, each pass looks for itself."""
+    beside: AbstractContextManager[object] = field(default_factory=contextlib.nullcontext)
+    """What goes on beside the loop, and ends with it: the thread that hears, say."""
     journal: Path | None = None
     boot_id: str = ""
     sweep_seconds: float = 5.0
@@ -83,6 +86,7 @@ class Agent:
         parts.actor.adopt(record)
         parts.steps.adopt(record)
         parts.steps.changed = self.wake
+        parts.actor.watched.added = self.wake
         parts.observer.adopt(parts.actor.bindings)
         parts.observer.settling.settled = record.settled
         self.passes = 0
@@ -132,15 +136,16 @@ class Agent:
 
     def run(self) -> None:
         """Passes until `stop`, one for each sweep and one whenever something woke the loop."""
-        while not self._stopped.is_set():
-            self._due = False
-            self._wake.clear()
-            try:
-                self.step()
-            except Exception:  # a fault of our own in one pass is no reason to stop keeping what is bound
-                log.exception("a pass failed; the next one starts from what is there then")
-            self.parts.turned()
-            self._rest(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
+        with self.parts.beside:
+            while not self._stopped.is_set():
+                self._due = False
+                self._wake.clear()
+                try:
+                    self.step()
+                except Exception:  # a fault of our own in one pass is no reason to stop keeping what is bound
+                    log.exception("a pass failed; the next one starts from what is there then")
+                self.parts.turned()
+                self._rest(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
         self._end_steps()
         self._leave()
@@ -168,7 +173,9 @@ class Agent:
         spec = asked
         notes = [self._journal_problem] if self._journal_problem else []
         notes.extend(self.parts.problems())
-        if spec.mode is Mode.ENFORCE and self.parts.news and (deaf := self.parts.news.problem()) is not None:
+        if spec.mode is not Mode.ENFORCE:
+            self.parts.actor.watched.clear()  # whatever this pass comes to see
+        elif self.parts.news is not None and (deaf := self.parts.news.problem()) is not None:
             notes.append(deaf)
         now = self.parts.clock()
         reading = self.watch.poll(now, awaiting=self._awaited is None or bool(self._awaited))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.control.act import Actor
+from agent.control.events import Events
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Observer
 from agent.control.steps import HostSteps
@@ -47,6 +49,8 @@ class Ties:
     host: Host = field(default_factory=LinuxHost)
     journal: Path | None = None
     dry_run: bool = False
+    events: bool = False
+    """Whether the kernel's events of processes are listened to."""
     backoffs: Backoffs = field(default_factory=lambda: Backoffs(1.0, 60.0))
     count: CountRequest = lambda _verb, _code: None
     turned: Callable[[], None] = lambda: None
@@ -89,12 +93,14 @@ class ClusterAgent:
             pods=self.pods.pods,
             kubelet=lambda: self._kubelet(root),
         )
+        actor = Actor(root / "proc", ties.host)
+        self.events = Events.of_host(root, ties.host, actor.watched, actor.comms) if ties.events else None
         self.agent = Agent(
             Parts(
                 node=node,
                 observer=observer,
                 npu_smi=ties.npu_smi,
-                actor=Actor(root / "proc", ties.host),
+                actor=actor,
                 steps=HostSteps(
                     root,
                     ties.host,
@@ -113,8 +119,12 @@ class ClusterAgent:
                 sweep_seconds=settings.sweep_interval,
                 clock=ties.clock,
                 force_dry_run=ties.dry_run,
+                news=self.events,
+                beside=self.events or nullcontext(),
             )
         )
+        if self.events is not None:
+            self.events.wake, self.events.glance = self.agent.wake, self.agent.glance
 
     def run(self) -> None:
         """Until `stop`. Nothing here waits for the API server: without one, what is bound is kept."""

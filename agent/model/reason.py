@@ -138,6 +138,10 @@ class Reason(StrEnum):
         "NotConfined",
         "Threads beside a worker may run on CPUs set apart and on no other: they are left alone (helpers: Confine).",
     )
+    EVENTS_UNAVAILABLE = (
+        "EventsUnavailable",
+        "The kernel's events of processes cannot be had: what they would tell at once is found by the next sweep.",
+    )
     STATE_NOT_WRITTEN = "StateNotWritten", "The agent's state file or journal could not be written."
     NOT_THIS_KERNEL = (
         "NotThisKernel",

@@ -17,6 +17,8 @@ import yaml
 
 from agent.demo.fake_npu_smi import NpuSmiStandIn
 from agent.demo.profiles import PROFILES
+from agent.model.reason import Refused
+from agent.node.proc_events import ProcEvents
 from agent.node.storage import HostLock
 
 TIMEOUT = 60.0
@@ -25,10 +27,11 @@ TIMEOUT = 60.0
 class Running:
     """A running agent and its files."""
 
-    def __init__(self, folder: Path, *args: str) -> None:
+    def __init__(self, folder: Path, *args: str, below: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
             [
+                *below,
                 *(sys.executable, "-m", "agent", "run", "--standalone", "--allow-any-architecture"),
                 *("--npu-smi", str(folder / "usr/local/bin/npu-smi"), "--node-name", "test-node"),
                 *("--state-file", str(folder / "plan.yaml"), "--journal-file", str(folder / "journal.json")),
@@ -65,8 +68,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     NpuSmiStandIn(tmp_path, PROFILES["a2"])
     started: list[Running] = []
 
-    def run(*args: str) -> Running:
-        started.append(Running(tmp_path, *args))
+    def run(*args: str, below: tuple[str, ...] = ()) -> Running:
+        started.append(Running(tmp_path, *args, below=below))
         return started[-1]
 
     yield run
@@ -172,3 +175,46 @@ def test_a_host_root_of_another_kernel_is_refused(tmp_path: Path) -> None:
     )
     assert (done.returncode, "NotThisKernel" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
     assert os.listdir(tmp_path) == ["proc"]
+
+
+@pytest.fixture
+def deaf() -> tuple[str, ...]:
+    """A command below which the kernel tells of no processes, and whose rights don't change that."""
+    command = ("unshare", "--net", "setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{' '.join(command)} is not allowed here")
+    return command
+
+
+def test_where_the_kernel_tells_of_no_processes_the_plan_says_so(
+    start: Callable[..., Running], deaf: tuple[str, ...]
+) -> None:
+    agent = start(below=deaf)
+    document = agent.state(lambda d: condition(d, "Degraded")["status"] == "True")
+    assert condition(document, "Degraded")["reason"] == "EventsUnavailable"
+    assert "network namespace" in condition(document, "Degraded")["message"]
+    status, log = agent.end()
+    assert status == 0
+    assert [entry["level"] for entry in log if "EventsUnavailable" in entry["message"]] == ["warning"]
+
+
+def test_a_dry_run_needs_no_events(start: Callable[..., Running], deaf: tuple[str, ...]) -> None:
+    agent = start("--dry-run", below=deaf)
+    document = agent.state(lambda d: bool(d["status"]["npus"]))
+    assert condition(document, "Degraded")["reason"] != "EventsUnavailable"
+    _, log = agent.end()
+    assert not any("EventsUnavailable" in entry["message"] for entry in log)
+
+
+def test_doctor_says_whether_there_are_events(deaf: tuple[str, ...]) -> None:
+    def checks(*below: str) -> dict[str, dict[str, str]]:
+        command = [*below, sys.executable, "-m", "agent", "doctor", "-o", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        return {check["name"]: check for check in json.loads(done.stdout)}
+
+    assert checks(*deaf)["events"]["result"] == "warn"
+    try:
+        ProcEvents.of_host(Path("/")).close()
+    except Refused as refused:
+        pytest.skip(str(refused))
+    assert checks()["events"]["result"] == "ok"

@@ -102,6 +102,7 @@ NOTES = (
         "agent/node/kubelet.py",
         "agent/node/procfs.py",
         "agent/node/cgroups.py",
+        "agent/node/proc_events.py",
         "agent/control/observe.py",
     )
     | UNDOING
