@@ -33,7 +33,7 @@ def _one(scene: Scene, agent: Agent) -> float:
     with StandIn("--threads", "17", "--acl", "--release") as worker:
         opened = time.monotonic()
         scene.host.hold(0, worker)
-        agent.wait(lambda: not astray(worker.pid), "bound", every=0.002)
+        agent.wait(lambda: not astray(worker.pid), "bound", every=0.005)
         taken = time.monotonic() - opened
         scene.host.let_go(worker)
         return taken
