@@ -9,8 +9,8 @@ table. The spread is that between the quartiles of the repeats; for percentiles 
   python -m benchmarks --quick                     fewer repeats and shorter windows, for CI
   python -m benchmarks compare                     results.json against baseline.json: exit 1 and a line for each
                                                    ratio that has doubled
-  python -m benchmarks baseline                    makes baseline.json of results.json: on a quiet machine, after a
-                                                   change that is meant to cost what it costs
+  python -m benchmarks baseline                    puts the cases of results.json into baseline.json: on a quiet
+                                                   machine, after a change that is meant to cost what it costs
 
 Real agents run against stand-in workers, with real threads of this machine's kernel. They run as root, or as anybody:
 what needs a right that is missing says so. Nothing but the stand-ins is moved.
@@ -160,9 +160,13 @@ def _compare(results: Path, baseline: Path) -> int:
 def _rebase(results: Path, baseline: Path) -> int:
     document = json.loads(results.read_text()) if results.exists() else {"machine": {}}
     ratios = baseline_of(_read(results))
+    if baseline.exists():
+        # Those of cases that were not measured this time stay.
+        before = json.loads(baseline.read_text())["ratios"]
+        ratios = {case: values for case, values in before.items() if case in CASES} | ratios
     machine_then = {key: value for key, value in document["machine"].items() if key != "load"}
     baseline.write_text(json.dumps({"machine": machine_then, "ratios": ratios}, indent=1) + "\n")
-    print(f"{sum(map(len, ratios.values()))} ratios of {len(ratios)} cases written to {baseline}")
+    print(f"{sum(map(len, ratios.values()))} ratios of {len(ratios)} cases are in {baseline}")
     return 0
 
 

@@ -181,6 +181,14 @@ def test_a_baseline_says_on_which_machine_it_was_made(tmp_path: Path) -> None:
     assert json.loads(baseline.read_text()) == {"machine": {"cpu": "none"}, "ratios": {"threads": {"cold": 3.0}}}
 
 
+def test_a_baseline_keeps_the_cases_that_were_not_measured_this_time(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(json.dumps({"machine": {}, "ratios": {"pods": {"last": 1.0}, "none of today's": {"x": 1.0}}}))
+    found = results(tmp_path / "results.json", threads=[ratio("cold", 3.0)])
+    main(["baseline", "--results", str(found), "--baseline", str(baseline)])
+    assert json.loads(baseline.read_text())["ratios"] == {"pods": {"last": 1.0}, "threads": {"cold": 3.0}}
+
+
 def test_compare_says_which_cases_it_could_not_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     baseline = tmp_path / "baseline.json"
     baseline.write_text(json.dumps({"machine": {}, "ratios": {"steady": {"CPU": 1.0}, "threads": {"cold": 1.0}}}))
