@@ -141,11 +141,9 @@ def _forking(agent: Agent, worker: StandIn, idle: float, seconds: float) -> list
     if listener is None:
         return figures
     events, bare = listener.stop()
-    extra = max(cost - idle * took, 0.0)
-    if not events or not bare:
-        return figures
-    note = f"{events / took:.0f} events/s; the loop receives each and looks at its kind"
-    return [*figures, single("what forking adds / bare loop over the events", extra / bare, note=note)]
+    note = f"{events / took:.0f} events/s, {100 * bare / took:.2f} % for the loop that receives each and does nothing"
+    name = "the same / idle threads plus a bare loop over the events"
+    return [*figures, single(name, cost / (idle * took + bare), compared=True, note=note)]
 
 
 class _Listener:
