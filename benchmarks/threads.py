@@ -171,7 +171,9 @@ class _Measurement:
     def writes_when_warm(self) -> int:
         """Asked of the host: the calls themselves."""
         binder = _binder(self.host, self.comms)
+        self.reset()
         self.bind(binder, first=True)
+        assert self.host.writes == len(self.tids), "writes pass the host by"
         self.host.writes = 0
         self.bind(binder, first=False)
         return self.host.writes
