@@ -57,7 +57,7 @@ def run(*, quick: bool) -> list[Figure]:
                 note=f"{len(tids)} threads; mean of {window:g} s, spread over spans of {SWEEP_SECONDS:g} s",
             ),
             single("RSS", agent.rss, unit="MiB", budget=96.0),
-            _per_sweep(median(slices), tids),
+            _per_sweep(min(slices), tids),
             *_forking(agent, workers[0], idle, forking),
         ]
         progress(f"{traced:g} s under strace")
@@ -96,7 +96,8 @@ def _watched(agent: Agent, seconds: float) -> list[float]:
 
 
 def _per_sweep(spent: float, tids: list[int]) -> Figure:
-    """CPU of the whole agent from sweep to sweep, in loops that ask the kernel for each mask once."""
+    """CPU of the whole agent from sweep to sweep, in loops that ask the kernel for each mask once. Of the span in which
+    the rest of the machine gave it the least to hear."""
 
     def ask() -> None:
         for tid in tids:
