@@ -154,7 +154,9 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     health = Health(settings.sweep_interval)
-    metrics = Metrics(lambda: agents[0].agent.plan_object() if agents else {})
+    metrics = Metrics(
+        lambda: agents[0].agent.plan_object() if agents else {}, lambda: agents[0].agent.drift() if agents else None
+    )
     servers: list[HealthServer | MetricsServer] = []
     if (address := parse_address(settings.health_address)) is not None:
         servers.append(HealthServer(address, health))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.control.bindings import Binding
+from agent.control.drift import DriftTracker
 from agent.control.journal import Journal
 from agent.control.observe import Observation
 from agent.control.undo import Members, Surroundings, Undoer
@@ -14,8 +16,9 @@ from agent.model.cpuset import EMPTY, CpuSet, union
 from agent.model.outcome import Moved, WorkerOutcome
 from agent.model.plan import Allotment, Plan, Roles, WorkerPlan
 from agent.model.reason import Problem, Reason, Refused
-from agent.model.spec import Mode, Spec
+from agent.model.spec import Mode, Spec, ThreadRule
 from agent.model.workload import ProcessId
+from agent.node.binding import gone
 from agent.node.host import DryRunHost, Host
 from agent.node.threads import ThreadBinder
 
@@ -40,14 +43,20 @@ class ActResult:
 
     def after(self, earlier: ActResult) -> ActResult:
         """What this pass and an earlier one did together."""
-        drift = {process: outcome.drift for process, outcome in earlier.outcomes.items()}
         return replace(
             self,
-            outcomes={p: replace(o, drift=(*drift.get(p, ()), *o.drift)) for p, o in self.outcomes.items()},
+            outcomes={p: _after(outcome, earlier.outcomes.get(p)) for p, outcome in self.outcomes.items()},
             released=_summed(earlier.released, self.released),
             undone=_summed(earlier.undone, self.undone),
             returned=_summed(earlier.returned, self.returned),
         )
+
+
+def _after(outcome: WorkerOutcome, earlier: WorkerOutcome | None) -> WorkerOutcome:
+    if earlier is None:
+        return outcome
+    at_once = earlier.at_once or outcome.at_once
+    return replace(outcome, drift=(*earlier.drift, *outcome.drift), at_once=at_once)
 
 
 def _summed(one: Mapping[ProcessId, int], other: Mapping[ProcessId, int]) -> dict[ProcessId, int]:
@@ -61,8 +70,10 @@ class Actor:
     the host by an agent that is killed at any moment is known to the next one.
     """
 
-    def __init__(self, proc_root: Path, host: Host) -> None:
+    def __init__(self, proc_root: Path, host: Host, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.binder = ThreadBinder(proc_root, host)
+        self.drift = DriftTracker()
+        self._clock = clock
         self._dry_host = DryRunHost(host)
         self._dry_binder = ThreadBinder(proc_root, self._dry_host)
         self._bindings: dict[ProcessId, Binding] = {}
@@ -181,7 +192,8 @@ class Actor:
                 continue
             outcome = self._bind(entry, roles, seen, spec)
             result.outcomes[process] = outcome
-            if _is_bound(outcome) and (moved := self._settle(outcome, roles, seen, planned, around)):
+            paused = self.drift.paused(process, self._clock())
+            if _is_bound(outcome) and not paused and (moved := self._settle(outcome, roles, seen, planned, around)):
                 result.returned[process] = moved
         # One that is not seen on its NPU any more stays bound, for as long as it lives.
         living = planned | {process for process in self._bindings.keys() - planned if self.binder.lives(process)}
@@ -191,6 +203,7 @@ class Actor:
             if not self._undoer.haunted(process, living, around):
                 del self._bindings[process]
         self.binder.retain(living)
+        self.drift.retain(living)
         replan |= any(o.problem and o.problem.reason is Reason.CPUSET_CHANGED for o in result.outcomes.values())
         return replace(result, replan=replan)
 
@@ -198,6 +211,7 @@ class Actor:
         """Undoes every binding. Those that could not be undone, or not be proven so, are still in `bindings`."""
         result = ActResult()
         replan = False
+        self.drift.retain(())
         for process in list(self._bindings):
             replan |= self._undo(process, around, counts=result.undone, stuck=result.stuck)
         return replace(result, replan=replan)
@@ -243,9 +257,25 @@ class Actor:
             return WorkerOutcome(process, "Failed", Problem(Reason.CPUSET_UNREADABLE, message))
         binding = self._bindings[process]
         online, rules, first = seen.topology.online, spec.thread_rules, not binding.complete
+        now = self._clock()
+        self.drift.saw(process, cpuset, now)
+        if binding.complete and self.drift.paused(process, now):
+            return self._leave(process, roles, cpuset, online, rules)
         outcome = self.binder.bind(process, roles, cpuset=cpuset, online=online, rules=rules, first=first)
         binding.complete = binding.complete or _is_bound(outcome)
-        return outcome
+        return self.drift.judged(outcome, now)
+
+    def _leave(
+        self, process: ProcessId, roles: Roles, cpuset: CpuSet, online: CpuSet, rules: Sequence[ThreadRule]
+    ) -> WorkerOutcome:
+        """Looks at a worker whose threads somebody else keeps moving, and writes nothing."""
+        try:
+            astray = self.binder.check(process, roles, cpuset=cpuset, online=online, rules=rules)
+        except Refused as refused:
+            return WorkerOutcome(process, "Failed", refused.problem)
+        if not self.binder.lives(process):
+            return gone(process)
+        return self.drift.left(process, astray, cpuset & online)
 
     def _rehearse(self, plan: Plan, seen: Observation, spec: Spec) -> ActResult:
         """A dry run: the same pass, with every write recorded in place of made, and nothing remembered as done."""

@@ -21,7 +21,7 @@ class Refusal:
     seconds: float = FIRST_SECONDS
 
     @classmethod
-    def after(cls, earlier: Refusal | None, problem: Problem, now: float) -> Refusal:
-        """What is kept of a failure, with the one before it at the same thing."""
-        seconds = FIRST_SECONDS if earlier is None else min(2 * earlier.seconds, LAST_SECONDS)
+    def after(cls, earlier: Refusal | None, problem: Problem, now: float, *, last: float = LAST_SECONDS) -> Refusal:
+        """What is kept of a failure, with the one before it at the same thing; `last` is the longest time."""
+        seconds = FIRST_SECONDS if earlier is None else min(2 * earlier.seconds, last)
         return cls(problem, now + seconds, seconds)

@@ -47,6 +47,7 @@ PLAN_FAULTS = (
 ACT_FAULTS = (
     Reason.PERMISSION_DENIED,
     Reason.UNMOVABLE,
+    Reason.CPU_BINDING_CONFLICT,
     Reason.CPUSET_CHANGED,
     Reason.THREADS_CHANGING,
     Reason.PROCESS_GONE,
@@ -189,14 +190,16 @@ _NOT_MISSING = frozenset({Reason.SWITCHED_OFF, Reason.PENDING})
 
 
 def _missing(report: Report) -> list[Problem]:
-    """Cards that fell off, UVB threads without CPUs, and steps beside the placing of threads that can't be done: the
-    plan in force is whole without them. What people turned off is not missing, nor what the next pass does."""
+    """Cards that fell off, workers that somebody else keeps moving, UVB threads without CPUs, and steps beside the
+    placing of threads that can't be done: the plan in force is whole without them. What people turned off is not
+    missing, nor what the next pass does."""
     if report.plan is None:
         return []
     of_npus = [npu.allotment.problem for npu in report.plan.npus]
     of_memory = [outcome.problem for outcome in report.memory.values()]
     found = [
         *(problem for problem in of_npus if problem and problem.reason is Reason.NPU_MISSING),
+        *(p for o in report.outcomes.values() if (p := o.problem) and p.reason is Reason.CPU_BINDING_CONFLICT),
         *(outcome.problem for outcome in report.irqs.values()),
         *(problem for problem in of_memory if problem and problem.reason in _OF_THE_NODE),
         report.uvb.problem if report.uvb else None,

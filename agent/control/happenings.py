@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.control.act import ActResult
+from agent.control.drift import VLLM_ASCEND
 from agent.control.report import Report
 from agent.model.outcome import WorkerOutcome
 from agent.model.reason import Reason, printable
@@ -73,7 +74,9 @@ def _of_workers(before: Status, after: Status, mode: Mode) -> Iterator[Happening
         if worker.state == "Bound":
             told.setdefault((worker.namespace, worker.pod, Reason.CPU_BOUND, False), []).append(text)
         elif worker.state in ("Failed", "Partial"):
-            told.setdefault((worker.namespace, worker.pod, Reason.CPU_BINDING_FAILED, True), []).append(text + because)
+            contested = worker.reason == Reason.CPU_BINDING_CONFLICT.value
+            why = Reason.CPU_BINDING_CONFLICT if contested else Reason.CPU_BINDING_FAILED
+            told.setdefault((worker.namespace, worker.pod, why, True), []).append(text + because)
         elif worker.state == "Skipped":
             told.setdefault((worker.namespace, worker.pod, Reason.CPU_BINDING_SKIPPED, False), []).append(
                 text + because
@@ -122,7 +125,8 @@ def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
 
 def _threads(outcome: WorkerOutcome) -> str:
     """What was put back, and how much of it the kernel had moved after kubelet wrote a cpuset."""
-    return f"{outcome.repaired} threads" + (f" ({outcome.by_cpuset} by their cpuset)" if outcome.by_cpuset else "")
+    text = f"{outcome.repaired} threads" + (f" ({outcome.by_cpuset} by their cpuset)" if outcome.by_cpuset else "")
+    return text + (f" (all at once, {VLLM_ASCEND})" if outcome.at_once else "")
 
 
 _ON_PLAN = {"TopologyDiscovered": "False", "PlanValid": "False", "Degraded": "True"}

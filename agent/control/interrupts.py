@@ -12,6 +12,7 @@ from typing import Final
 
 from agent.control.backoff import Refusal
 from agent.control.balance import BanKeeper
+from agent.control.drift import Contests, DriftTotals, Part
 from agent.control.journal import IrqBans, TakenIrq
 from agent.control.pci_addresses import Board, PciAddresses
 from agent.control.vectors import CQ, SQ, Key, Vector, targets, vectors
@@ -61,7 +62,8 @@ class Interrupts:
 
     A pass where all is in place reads each NPU's ``msi_irqs`` and each interrupt's ``smp_affinity_list``, and writes
     nothing. Numbers are resolved once, and again when that listing changes or an interrupt is gone or has another
-    handler. Interrupts that the kernel refuses to move are left alone for ten seconds at first, then longer.
+    handler. Interrupts that the kernel refuses to move are left alone for ten seconds at first, then longer; so are all
+    of an NPU that somebody else keeps moving.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Interrupts:
         self._adopted: set[Key] = set()
         """Noted by an earlier run, which may have ended before it wrote them."""
         self._refusals: dict[int, Refusal] = {}
+        self._contests: Contests[int] = Contests()
         self._read_only: Refusal | None = None
         self._seen_read_only = False
         """Whether the tree could be seen to be so, and therefore the end of that can be seen, too."""
@@ -122,6 +125,11 @@ class Interrupts:
         for reason, alike in by_reason.items():
             found.append(Problem(reason, f"{_count(len(alike))} not put back: {alike[0].message}"))
         return found
+
+    @property
+    def drift(self) -> DriftTotals:
+        """How many were found elsewhere than where they had been put."""
+        return self._contests.totals
 
     def holds(self, npu: Npu) -> bool:
         """Whether any interrupt of an NPU is in `taken`, as far as its address is known."""
@@ -165,6 +173,7 @@ class Interrupts:
         # Before the masks: when its list changes irqbalance places all other interrupts anew.
         self._balance.act(now)
         outcomes = {look.npu.id: self._place(look, now) for look in looks}
+        self._contests.retain(outcomes)
         self._stuck = {key: problem for key, problem in self._stuck.items() if key in self._taken}
         for key in self._leaving:
             self._put_back(key, now)
@@ -180,6 +189,7 @@ class Interrupts:
         self._looks = None
         self._names = ActionNames(self._root)
         self._check_read_only()
+        self._contests.retain(())
         count = sum(self._put_back(key, now) for key in list(self._taken))
         self._balance.restore(now)
         return count
@@ -270,21 +280,34 @@ class Interrupts:
         npu = look.npu.id
         if look.problem is not None:
             return IrqOutcome(npu, "Skipped", look.problem)
+        total = len(look.readings) + look.lost
+        if self._contests.paused(npu, now):
+            astray = [vector.key for vector, current, target in look.readings if current != target]
+            if self._placed.issuperset(astray):
+                return IrqOutcome(npu, "Partial", self._contests.left(npu, [(key, "irq") for key in astray]), total)
         written = drift = 0
+        moved: list[Part] = []
         failed: list[Problem] = [Problem(Reason.PENDING, "interrupts are changing")] * look.lost
         for vector, current, target in look.readings:
             if current == target:
                 continue
             problem = self._write(vector, target, now)
+            known = vector.key in self._placed
             if problem is not None:
                 failed.append(problem)
+                if known and problem.reason is not Reason.PENDING:
+                    self._placed.discard(vector.key)
+                    self._contests.totals.add("irq", "failed")
                 continue
             written += 1
-            drift += vector.key in self._placed
+            drift += known
             self._fresh.discard(vector.key)
-            if _is(self._root, vector.irq, target):
+            if _is(self._root, vector.irq, target):  # which it is not where nothing is written, but rehearsed
                 self._placed.add(vector.key)
-        total = len(look.readings) + look.lost
+                moved += [(vector.key, "irq")] * known
+        contested = self._contests.passed(npu, now, moved, f"NPU {npu}: somebody else keeps moving its interrupts")
+        if contested is not None and not failed:
+            return IrqOutcome(npu, "Partial", contested, total, written, drift)
         if failed:
             text = f"NPU {npu}: {len(failed)} of {_count(total)} not moved: {failed[0].message}"
             problem = Problem(failed[0].reason, text)

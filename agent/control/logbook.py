@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.control.act import ActResult
+from agent.control.drift import VLLM_ASCEND
 from agent.control.report import Report, log_lines
 from agent.control.steps import StepsResult
 from agent.model.reason import Problem, Reason
@@ -59,9 +60,14 @@ class LogBook:
         for process, outcome in act.outcomes.items():
             if outcome.repaired and not dry:
                 why = f", {outcome.by_cpuset} of them moved with their cpuset" if outcome.by_cpuset else ""
+                why += f", all at once, {VLLM_ASCEND}" if outcome.at_once else ""
                 log.info("repaired %d threads of process %d%s", outcome.repaired, process.pid, why)
             counts = {role.value: count for role, of in outcome.threads.items() if (count := of.total)}
             log.debug("process %d: %s, threads %s, %d written", process.pid, outcome.state, counts, outcome.written)
+        of_workers = [outcome.problem for outcome in act.outcomes.values() if outcome.problem is not None]
+        conflicts = [problem for problem in of_workers if problem.reason is Reason.CPU_BINDING_CONFLICT]
+        for problem in self._new("conflicts", conflicts):
+            log.warning("%s", problem)
         for process, count in act.released.items():
             log.warning("process %d has no plan any more: %d threads given back to their cpuset", process.pid, count)
         for process, count in act.undone.items():
@@ -94,6 +100,12 @@ class LogBook:
             self.once(key, problem, logging.WARNING)
         else:
             self.forget(key)
+
+    def _new(self, key: object, values: list[Problem]) -> list[Problem]:
+        """Those that were not among what was said under this key the last time."""
+        said = self._said.get(key)
+        self._said[key] = values
+        return [value for value in values if not (isinstance(said, list) and value in said)]
 
     def _changed(self, key: object, value: object) -> bool:
         if self._said.get(key) == value:

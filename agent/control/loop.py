@@ -14,6 +14,7 @@ from typing import Any
 from agent.control import journal_file
 from agent.control.act import Actor, ActResult
 from agent.control.conditions import stopped
+from agent.control.drift import DriftTotals
 from agent.control.happenings import Happening, happenings
 from agent.control.journal import Journal
 from agent.control.logbook import LogBook
@@ -248,6 +249,10 @@ class Agent:
         """Memory that is being moved is left where it is by now, and noted so."""
         self.parts.steps.close()
         self._save_journal([])
+
+    def drift(self) -> DriftTotals:
+        """What was found elsewhere than where it had been put, since the agent began. Safe from any thread."""
+        return self.parts.actor.drift.totals.plus(self.parts.steps.drift)
 
     def plan_object(self) -> dict[str, Any]:
         """The CpuBindingPlan object of the last pass; empty before the first."""

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from agent.control.confine import Confiner
 from agent.control.confinement import Confinement, ConfineResult, off_limits, to_confine
+from agent.control.drift import DriftTotals
 from agent.control.interrupts import Interrupts
 from agent.control.journal import Journal
 from agent.control.memory import DEADLINE_SECONDS, MemoryMover
@@ -105,6 +106,11 @@ class HostSteps:
         self._irqs_of: dict[ProcessId, dict[Npu, CpuSet]] = {}
         """The CPUs for interrupts of the NPUs of each bound worker; none where they are not to be moved."""
         self._next: Callable[[], StepsResult] | None = None
+
+    @property
+    def drift(self) -> DriftTotals:
+        """How many interrupts were found elsewhere than where they had been put."""
+        return self._real.interrupts.drift
 
     def adopt(self, journal: Journal) -> None:
         """What an earlier run of the agent had noted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Problem
@@ -15,9 +15,15 @@ BindState: TypeAlias = Literal["Bound", "Partial", "Failed", "Pending"]
 """Those states of design section 7 that binding the threads of a worker can end in."""
 
 
-DriftKind: TypeAlias = Literal["thread", "cpuset"]
-"""Why a thread was elsewhere (design section 6, "Drift"): somebody moved it, or the kernel did after kubelet wrote its
-cpuset. The latter is nobody's fault, and never a conflict."""
+DriftKind: TypeAlias = Literal["thread", "cpuset", "irq"]
+"""What had moved, and why (design section 6, "Drift"): a thread that somebody moved, one that the kernel moved after
+kubelet wrote its cpuset, an interrupt. The second is nobody's fault, and never a conflict."""
+
+RepairResult: TypeAlias = Literal["repaired", "left", "failed"]
+"""What came of it: put back; left as it is, since somebody else keeps moving it; or the kernel refused."""
+
+DRIFT_KINDS: Final[tuple[DriftKind, ...]] = ("thread", "cpuset", "irq")
+REPAIR_RESULTS: Final[tuple[RepairResult, ...]] = ("repaired", "left", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,10 @@ class WorkerOutcome:
     """Threads that ended while they were looked at."""
     drift: tuple[Misplaced, ...] = ()
     """Threads that an earlier pass had seen in place or put there, that were found elsewhere, and were put back."""
+    unrepaired: tuple[Misplaced, ...] = ()
+    """Those that the kernel did not let be put back."""
+    at_once: bool = False
+    """The main threads had all been put on one mask, by somebody else."""
 
     @property
     def written(self) -> int:

@@ -162,6 +162,10 @@ class Reason(StrEnum):
         "CpuBindingRepaired",
         "Event: threads or interrupts of a worker had been moved away and were put back.",
     )
+    CPU_BINDING_CONFLICT = (
+        "CpuBindingConflict",
+        "Somebody else keeps moving threads or interrupts that were put back: tried again after ever longer times.",
+    )
     CPU_RELEASED = "CpuReleased", "Event: threads of a worker were given back to their cpuset."
     PORT_IN_USE = (
         "PortInUse",

@@ -131,6 +131,7 @@ class Binding:
         self._astray: list[Misplaced] = []
         self._narrowed: list[tuple[str, CpuSet, bytes]] = []
         self._drift: list[Misplaced] = []
+        self._unrepaired: list[Misplaced] = []
         self._vanished = 0
         self._emptied = False
         self._refusals: dict[Reason, str] = {}
@@ -187,7 +188,8 @@ class Binding:
             unmovable = sum(counts.unmovable for counts in threads.values())
             state = "Bound" if done else "Failed"
             problem = Problem(Reason.UNMOVABLE, f"{unmovable} threads: {self._refusals[Reason.UNMOVABLE]}")
-        return WorkerOutcome(process, state, problem, threads, self._vanished, tuple(self._drift))
+        drift, unrepaired = tuple(self._drift), tuple(self._unrepaired)
+        return WorkerOutcome(process, state, problem, threads, self._vanished, drift, unrepaired)
 
     def _visit(self, name: str) -> bool:
         comm = self._tasks.comm(name)
@@ -228,6 +230,8 @@ class Binding:
             self._host.set_affinity(tid, target.cpus)
         except OSError as error:
             self._refused(name, target, error)
+            if self._known.pop(name, None) is target.role and error.errno != errno.ESRCH:
+                self._unrepaired.append(_misplaced(name, comm, target, mask, kind=self._kind(mask)))
             return False
         target.written += 1
         if self._known.get(name) is target.role:

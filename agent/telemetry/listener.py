@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -208,7 +209,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """A peer that goes away, or was cut, is no fault of ours; socketserver would print a traceback."""
-        log.debug("a connection to %s ended early", self.server_address, exc_info=True)
+        error = sys.exception()
+        if isinstance(error, OSError):
+            log.debug("a connection to %s ended early: %s", self.server_address, error)
+        else:
+            log.error("a request to %s failed", self.server_address, exc_info=True)
 
 
 def _cut(connection: socket.socket) -> None:

@@ -10,15 +10,16 @@ import re
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from agent import __version__
 from agent.model.address import Address
+from agent.model.outcome import DRIFT_KINDS, REPAIR_RESULTS, DriftKind, RepairResult
 from agent.model.reason import Problem
 from agent.telemetry.listener import NOT_FOUND, RETRY_SECONDS, Listener, Request, Response
 from agent.telemetry.text import entries, mapping, number, word
@@ -33,11 +34,23 @@ _CODE: Final = re.compile(r"[1-5][0-9][0-9]")
 _VERB: Final = re.compile(r"[a-z]{1,16}")
 
 
+class Drift(Protocol):
+    """Threads and interrupts that had moved away, since the agent began."""
+
+    @property
+    def detected(self) -> Mapping[DriftKind, int]: ...
+
+    @property
+    def repaired(self) -> Mapping[tuple[DriftKind, RepairResult], int]: ...
+
+
 class Metrics:
     """Everything that is exported, in a registry of its own. All methods are safe from any thread."""
 
-    def __init__(self, document: Callable[[], Mapping[str, Any]]) -> None:
-        """`document` gives the CpuBindingPlan as it is now; empty before there is one."""
+    def __init__(
+        self, document: Callable[[], Mapping[str, Any]], drift: Callable[[], Drift | None] = lambda: None
+    ) -> None:
+        """`document` gives the CpuBindingPlan as it is now; empty before there is one. `drift` what had moved away."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._swept_at: float | None = None
@@ -48,6 +61,7 @@ class Metrics:
             registry=self.registry,
         )
         self.registry.register(_PlanCollector(document))
+        self.registry.register(_DriftCollector(drift))
         self.registry.register(_SweepCollector(lambda: self._swept_at))
 
     def api_request(self, verb: str, code: str) -> None:
@@ -104,6 +118,39 @@ class _SweepCollector(Collector):
         if (at := self._swept_at()) is not None:
             family.add_metric((), at)
         yield family
+
+
+class _DriftCollector(Collector):
+    """Every series is there from the start: a counter that begins with 1 has no rate."""
+
+    def __init__(self, drift: Callable[[], Drift | None]) -> None:
+        self._drift = drift
+
+    def describe(self) -> Iterator[Metric]:
+        """The names alone, without asking anybody."""
+        return _drift_families(None)
+
+    def collect(self) -> Iterator[Metric]:
+        return _drift_families(self._drift())
+
+
+def _drift_families(drift: Drift | None) -> Iterator[Metric]:
+    detected = CounterMetricFamily(
+        "cpubind_drift_detected",
+        "Threads and interrupts found elsewhere than where they had been put.",
+        labels=["kind"],
+    )
+    repaired = CounterMetricFamily(
+        "cpubind_drift_repaired",
+        "What came of threads and interrupts found elsewhere, by result.",
+        labels=["kind", "result"],
+    )
+    for kind in DRIFT_KINDS:
+        detected.add_metric([kind], drift.detected[kind] if drift else 0)
+        for result in REPAIR_RESULTS:
+            repaired.add_metric([kind, result], drift.repaired[kind, result] if drift else 0)
+    yield detected
+    yield repaired
 
 
 class _PlanCollector(Collector):

@@ -88,6 +88,7 @@ def test_it_publishes_the_plan_and_answers_probes_and_scrapes(fake_cluster: Fake
     assert status == 200
     assert "cpubind_npus 8.0\n" in text
     assert 'cpubind_api_requests_total{code="200",verb="watch"} 2.0\n' in text
+    assert 'cpubind_drift_detected_total{kind="thread"} 0.0\n' in text
     assert agent.get("/metrics")[0] == 404
     assert agent.rss_mib() < 128
     status, seconds = agent.terminate()
@@ -126,6 +127,38 @@ def test_another_holder_of_the_lock_is_waited_for_and_named(
     lock.release()
     agent.until(lambda: plan_of(fake_cluster), "the plan is published")
     assert agent.until_ready() == "plan computed: UnsupportedArchitecture"
+
+
+def test_of_two_agents_in_pods_the_second_waits_not_ready_and_takes_over_when_the_first_is_killed(
+    fake_cluster: FakeApiServer, start: Start
+) -> None:
+    first = start()
+    plan = first.until(lambda: plan_of(fake_cluster), "the plan is published")
+    first.until_ready()
+    second = start()
+    assert f"pid {first.pid}, node {NODE} (lock " in second.until_ready(503, "waiting: Locked")
+    time.sleep(1.5)
+    assert (second.get("/readyz")[0], first.get("/readyz")[0]) == (503, 200)
+    assert "cpubind_npus 0.0\n" in second.get("/metrics", second.metrics)[1], "it has no plan of its own"
+    first.kill()
+    assert second.until_ready() == "plan computed: UnsupportedArchitecture"
+    assert plan_of(fake_cluster) == plan
+
+
+def test_an_agent_in_a_pod_waits_for_one_that_runs_on_the_host_without_kubernetes(
+    fake_cluster: FakeApiServer, start: Start, tmp_path: Path
+) -> None:
+    host = start("--standalone", "--state-file", str(tmp_path / "plan.yaml"), server=None)
+    host.until((tmp_path / "plan.yaml").exists, "it has written its plan")
+    agent = start()
+    assert f"pid {host.pid}, node {NODE} (lock " in agent.until_ready(503, "waiting: Locked")
+    assert plan_of(fake_cluster) == {}
+    assert host.terminate()[0] == 0
+    assert agent.until_ready() == "plan computed: UnsupportedArchitecture"
+    late = start("--standalone", "--state-file", str(tmp_path / "late.yaml"), server=None)
+    assert late.process.wait(TIMEOUT) == 3
+    assert f"pid {agent.pid}, node {NODE} (lock " in late.text
+    assert not (tmp_path / "late.yaml").exists()
 
 
 def test_outside_a_pod_it_says_so_and_ends(start: Start) -> None:

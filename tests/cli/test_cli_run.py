@@ -107,6 +107,27 @@ def test_a_second_agent_exits_with_3_and_names_the_holder(start: Callable[..., R
     assert status == 0
 
 
+def test_of_agents_that_start_at_the_same_moment_one_acts_and_the_others_exit_with_3(
+    start: Callable[..., Running],
+) -> None:
+    agents = [start() for _ in range(4)]
+    end = time.monotonic() + TIMEOUT
+    while len(running := [agent for agent in agents if agent.process.poll() is None]) > 1:
+        assert time.monotonic() < end, "more than one agent goes on"
+        time.sleep(0.05)
+    (holder,) = running
+    document = holder.state(lambda d: bool(d["status"]["npus"]))
+    for agent in agents:
+        if agent is not holder:
+            _, said = agent.process.communicate()
+            assert agent.process.returncode == 3
+            assert f"pid {holder.process.pid}" in said
+    status, log = holder.end()
+    assert status == 0
+    assert document["metadata"]["name"] == "test-node"
+    assert not [entry for entry in log if entry["level"] == "error"]
+
+
 def test_the_lock_goes_with_a_killed_agent(start: Callable[..., Running]) -> None:
     agent = start()
     agent.state(lambda d: "status" in d)

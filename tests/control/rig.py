@@ -58,7 +58,7 @@ class Rig:
                 node=self.node.name,
                 observer=observer,
                 npu_smi=self.node.npu_smi,
-                actor=Actor(self.node.root / "proc", self.node.kernel),
+                actor=Actor(self.node.root / "proc", self.node.kernel, clock=lambda: self.now),
                 steps=HostSteps(
                     self.node.root,
                     self.node.kernel,

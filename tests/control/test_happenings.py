@@ -129,6 +129,17 @@ def test_a_failure_is_told_with_its_reason() -> None:
     assert happening.message == "process 7 on NPU 0: UnsupportedArchitecture"
 
 
+def test_a_worker_that_somebody_else_keeps_moving_is_told_by_that_reason() -> None:
+    contested = worker(7, "Partial", reason="CpuBindingConflict", message="somebody else")
+    for before in ({}, plan(npu(worker(7)))):
+        (happening,) = told(before, plan(npu(contested)))
+        assert (happening.reason, happening.warning, happening.pod) == (Reason.CPU_BINDING_CONFLICT, True, "llm-0")
+        assert happening.message.endswith(": CpuBindingConflict: somebody else")
+    longer = worker(7, "Partial", reason="CpuBindingConflict", message="left for 20 s")
+    assert told(plan(npu(contested)), plan(npu(longer))) == []
+    assert reasons(plan(npu(contested)), plan(npu(worker(7)))) == ["CpuBound"]
+
+
 def test_a_process_that_is_in_no_pod_has_nobody_to_be_told_to() -> None:
     assert told({}, plan(npu({"pid": 1, "state": "Bound"}, {"pid": 2, "state": "Failed"}))) == []
 

@@ -59,7 +59,8 @@ OF_NPUS = PLANNING - {Reason.NPUS_CHANGING, *WHOLE_PLAN}
 OF_WORKERS = PLANNING - {Reason.NPU_MISSING, *WHOLE_PLAN}
 
 BINDING = reasons_in("agent/node/binding.py", "agent/node/threads.py", "agent/node/taskdir.py") | {
-    Reason.CPUSET_UNREADABLE  # agent/control/act.py
+    Reason.CPUSET_UNREADABLE,  # agent/control/act.py
+    Reason.CPU_BINDING_CONFLICT,  # agent/control/drift.py
 }
 """Why a worker is not bound."""
 
@@ -83,6 +84,7 @@ STEPS = {
     Reason.IRQ_READ_ONLY,
     Reason.IRQ_REFUSED,
     Reason.IRQBALANCE_ACTIVE,
+    Reason.CPU_BINDING_CONFLICT,
     Reason.MIGRATION_UNSUPPORTED,
     Reason.NOT_CONFINED,
     Reason.UNMOVABLE,  # UVB threads

@@ -33,8 +33,8 @@ PLACES = {PROCESS: ("prod", "llm-0", "vllm")}
 WRONG = Problem(Reason.INVALID_ANNOTATION, "why")
 
 
-def plan(state: str = "", *conditions: Standing) -> dict[str, Any]:
-    workers = [{"pid": 1, "namespace": "prod", "pod": "llm-0", "state": state}] if state else []
+def plan(state: str = "", *conditions: Standing, reason: str = "") -> dict[str, Any]:
+    workers = [{"pid": 1, "namespace": "prod", "pod": "llm-0", "state": state, "reason": reason}] if state else []
     listed = [
         {"type": kind, "status": status, "reason": reason, "message": "why"} for kind, status, reason in conditions
     ]
@@ -50,6 +50,7 @@ def everything(mode: Mode) -> Iterator[Happening]:
     """All that can happen to a worker under this mode."""
     for state in ("Pending", "Planned", "Bound", "Partial", "Failed", "Skipped"):
         yield from told(plan(state), ActResult(), mode)
+    yield from told(plan("Partial", reason=Reason.CPU_BINDING_CONFLICT.value), ActResult(), mode)
     moved = (Misplaced(1, "x", Role.MAIN, CPUS, CPUS),)
     for act in (
         ActResult(outcomes={PROCESS: WorkerOutcome(PROCESS, "Bound", drift=moved)}),

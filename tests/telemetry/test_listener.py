@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -99,6 +100,16 @@ def test_nonsense_is_refused_in_one_line_that_repeats_nothing_of_it(
     assert b"script" not in body
     assert ask(port, "/fine")[0] == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_peer_that_hangs_up_before_its_answer_is_one_quiet_line(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="agent"):
+        with socket.create_connection((LOOPBACK, port), timeout=10) as connection:
+            connection.sendall(b"GET /large HTTP/1.0\r\n\r\n")
+            connection.recv(100)
+        wait_for(lambda: "ended early" in caplog.text)
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("DEBUG", None)]
+    assert "\n" not in caplog.records[0].getMessage()
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent import __version__
+from agent.control.drift import DriftTotals
 from agent.model.address import Address
 from agent.telemetry.metrics import WORKER_STATES, Metrics, MetricsServer
 from tests.telemetry.listening import LOOPBACK, ask, port_of
@@ -130,6 +131,19 @@ def test_odd_verbs_and_codes_make_no_series_of_their_own() -> None:
     for k in range(50):
         metrics.api_request(f"GET /api/v1/pods/{k}", f"ConnectionError({k})")
     assert _samples(metrics, "cpubind_api_requests_total") == [({"verb": "other", "code": "error"}, 50)]
+
+
+def test_drift_is_counted_by_kind_and_by_what_came_of_it_and_every_series_is_there_from_the_start() -> None:
+    totals = DriftTotals()
+    totals.add("thread", "repaired")
+    totals.add("irq", "left")
+    for metrics, expected in ((Metrics(dict), {}), (Metrics(dict, lambda: totals), {"thread": 1.0, "irq": 1.0})):
+        detected = _samples(metrics, "cpubind_drift_detected_total")
+        assert detected == [({"kind": kind}, expected.get(kind, 0)) for kind in ("thread", "cpuset", "irq")]
+        repaired = _samples(metrics, "cpubind_drift_repaired_total")
+        assert len(repaired) == 9
+        found = {(labels["kind"], labels["result"]): value for labels, value in repaired if value}
+        assert found == ({("thread", "repaired"): 1, ("irq", "left"): 1} if expected else {})
 
 
 def test_there_are_no_created_series() -> None:
