@@ -4,7 +4,7 @@ Each case runs in a process of its own. It prints one table and writes results.j
 ratio within the run, such as CPU time over CPU time; every other figure is this machine's, which is named above the
 table. The spread is that between the quartiles of the repeats; for percentiles it is least and largest.
 
-  python -m benchmarks                             everything, about two and a half minutes on two cores
+  python -m benchmarks                             everything, less than three minutes on two cores
   python -m benchmarks --case threads --case pods  only these
   python -m benchmarks --quick                     fewer repeats and shorter windows, for CI
   python -m benchmarks compare                     results.json against baseline.json: exit 1 and a line for each

@@ -28,11 +28,11 @@ class Case:
 
 
 CASES = {
-    "threads": Case("threads", "bind 16 workers of 300 threads, cold and warm", 15, 10),
-    "planning": Case("planning", "a whole plan, and how it grows", 5, 3),
-    "startup": Case("startup", "from start to the first plan", 10, 6),
-    "naming": Case("naming", "a thread takes its name, and is in place", 15, 8),
-    "opening": Case("opening", "a process opens its NPU, and is bound", 25, 10),
-    "steady": Case("steady", "a bound node on which nothing happens, then one whose workers fork", 105, 40),
-    "pods": Case("pods", "pods come and go, and what stays behind", 25, 8),
+    "threads": Case("threads", "bind 16 workers of 300 threads, cold and warm", 13, 10),
+    "planning": Case("planning", "a whole plan, and how it grows", 4, 2),
+    "startup": Case("startup", "from start to the first plan", 8, 8),
+    "naming": Case("naming", "a thread takes its name, and is in place", 13, 7),
+    "opening": Case("opening", "a process opens its NPU, and is bound", 15, 8),
+    "steady": Case("steady", "a bound node on which nothing happens, then one whose workers fork", 105, 55),
+    "pods": Case("pods", "pods come and go, and what stays behind", 18, 6),
 }

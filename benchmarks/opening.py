@@ -16,7 +16,7 @@ from benchmarks.scene import HAS_EVENTS, Agent, Scene, astray
 
 def run(*, quick: bool) -> list[Figure]:
     """One process after the other, on one NPU; another worker is there all the time, so that the agent is busy."""
-    most, seconds = (12, 8.0) if quick else (40, 20.0)
+    most, seconds = (12, 8.0) if quick else (40, 15.0)
     taken: list[float] = []
     with Scene() as scene:
         first = scene.worker(1)

@@ -15,7 +15,7 @@ def run(*, quick: bool) -> list[Figure]:
     """Each start is that of a first installation: no state, no journal."""
     took, cost, bare = [], [], []
     with Scene() as scene:
-        for number in range(5 if quick else 7):
+        for number in range(5):
             progress(f"start {number + 1}")
             bare.append(_bare())
             with Agent(scene.host) as agent:

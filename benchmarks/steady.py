@@ -33,13 +33,14 @@ _ROOM = 4 << 20
 
 def run(*, quick: bool) -> list[Figure]:
     """One agent for all of it: what was measured last has what came before behind it, as on a node."""
-    window, traced, forking = (15.0, 10.0, 10.0) if quick else (60.0, 10.0, 15.0)
+    window, traced, forking = (15.0, 10.0, 10.0) if quick else (60.0, 10.0, 10.0)
     with Scene() as scene, crowd(OTHERS):
         progress(f"starting {WORKERS} workers with {THREADS} threads, {OTHERS} other processes")
         workers = [scene.worker(npu, _share(npu)) for npu in range(WORKERS)]
         agent = scene.agent()
         agent.wait_until_bound(workers)
-        time.sleep(2 * SWEEP_SECONDS)  # what is done once is done
+        time.sleep(SWEEP_SECONDS)  # what is done once is done
+        _between_sweeps(agent)
         tids = [int(tid) for worker in workers for tid in os.listdir(f"/proc/{worker.pid}/task")]  # noqa: PTH208
         progress(f"{window:g} s of nothing")
         slices = _watched(agent, window)
@@ -87,7 +88,6 @@ def _between_sweeps(agent: Agent) -> None:
 def _watched(agent: Agent, seconds: float) -> list[float]:
     """CPU seconds of the agent in each span as long as a sweep is apart from the next."""
     found = []
-    _between_sweeps(agent)
     for _ in range(round(seconds / SWEEP_SECONDS)):
         before = agent.cpu
         time.sleep(SWEEP_SECONDS)
@@ -111,7 +111,6 @@ def _per_sweep(spent: float, tids: list[int]) -> Figure:
 def _traced(agent: Agent, seconds: float) -> list[Figure]:
     """System calls. How many sweeps there were in this time is told by the masks that were asked for: that of every
     thread once in each."""
-    _between_sweeps(agent)
     calls = system_calls(agent.pid, seconds)
     if not calls:
         return []
@@ -130,7 +129,6 @@ def _forking(agent: Agent, worker: StandIn, idle: float, seconds: float) -> list
     The measure of an event is a bare loop that receives each and looks at its kind, in Python, at the same time.
     """
     progress(f"{seconds:g} s of {FORKS} forked helpers a second")
-    _between_sweeps(agent)
     listener = _Listener.start()
     made = worker.forks(FORKS)
     before, begun = agent.cpu, time.monotonic()

@@ -73,7 +73,7 @@ def run(*, quick: bool) -> list[Figure]:
     """Every repeat takes all of the ways in turn, so that a ratio is one of the same moment."""
     if len(os.sched_getaffinity(0)) < 2:
         raise Skipped("one CPU: a thread can't be moved")
-    rounds = 7 if quick else 15
+    rounds = 7 if quick else 11
     with ExitStack() as stack:
         progress(f"starting {WORKERS} workers")
         arguments = ("--threads", str(THREADS - 3), "--acl", "--release")
