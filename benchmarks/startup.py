@@ -11,7 +11,7 @@ from benchmarks.figures import Figure, figure, ratios
 from benchmarks.scene import Agent, Scene
 
 
-def run(*, quick: bool) -> list[Figure]:
+def run(*, quick: bool) -> list[Figure]:  # noqa: ARG001 - it is short enough
     """Each start is that of a first installation: no state, no journal."""
     took, cost, bare = [], [], []
     with Scene() as scene:
