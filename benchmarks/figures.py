@@ -26,6 +26,7 @@ class Figure:
     high: float
     """Third quartile."""
     repeats: int
+    """0 where this machine can't show it."""
     unit: str = RATIO
     """``x`` for a ratio; all else is this machine's own."""
     budget: float | None = None
@@ -39,7 +40,7 @@ class Figure:
     @property
     def verdict(self) -> str:
         """``ok`` or ``OVER``; empty without a budget."""
-        if self.budget is None:
+        if self.budget is None or not self.repeats:
             return ""
         kept = self.value >= self.budget if self.at_least else self.value <= self.budget
         return "ok" if kept else "OVER"
@@ -70,6 +71,11 @@ def single(name: str, value: float, **more: Any) -> Figure:
     return Figure(name, value, value, value, 1, **more)
 
 
+def absent(name: str, why: str) -> Figure:
+    """What this machine can't show."""
+    return Figure(name, 0.0, 0.0, 0.0, 0, note=f"not measured: {why}")
+
+
 def quartiles(samples: Sequence[float]) -> tuple[float, float]:
     """First and third quartile; of one sample that one, twice."""
     if len(samples) < 2:
@@ -96,7 +102,7 @@ Outcome = dict[str, Figure] | str
 
 def compare(now: dict[str, Outcome], before: dict[str, dict[str, float]], limit: float = LIMIT) -> list[str]:
     """What got worse: a line for each ratio of the baseline that is `limit` times worse now, or is not measured any
-    more. Cases that were left out, or skipped for a reason, are not compared."""
+    more. Cases that were left out are not compared, nor what a machine can't show for a reason that is told."""
     faults = []
     for case, known in sorted(before.items()):
         outcome = now.get(case)
@@ -106,6 +112,8 @@ def compare(now: dict[str, Outcome], before: dict[str, dict[str, float]], limit:
             found = outcome.get(name)
             if found is None:
                 faults.append(f"{case}: {name}: in the baseline, not measured any more")
+            elif not found.repeats:
+                continue
             elif found.value <= 0 or value <= 0:
                 faults.append(f"{case}: {name}: {shown(found.value)}, baseline {shown(value)}: no ratios")
             elif (worse := value / found.value if found.at_least else found.value / value) >= limit:
@@ -116,7 +124,9 @@ def compare(now: dict[str, Outcome], before: dict[str, dict[str, float]], limit:
 def baseline_of(now: dict[str, Outcome]) -> dict[str, dict[str, float]]:
     """What is compared of these figures."""
     kept = {
-        case: {name: float(shown(figure.value)) for name, figure in outcome.items() if figure.compared}
+        case: {
+            name: float(shown(figure.value)) for name, figure in outcome.items() if figure.compared and figure.repeats
+        }
         for case, outcome in now.items()
         if not isinstance(outcome, str)
     }
@@ -166,7 +176,7 @@ def _cells(entry: Figure) -> tuple[str, ...]:
     unit = "" if entry.unit == "" else f" {entry.unit}"
     spread = "" if entry.repeats < 2 else f"{shown(entry.low)}–{shown(entry.high)} of {entry.repeats}"
     limit = "" if entry.budget is None else f"{'≥' if entry.at_least else '≤'} {shown(entry.budget)}{unit}"
-    return entry.name, shown(entry.value) + unit, spread, limit, entry.verdict
+    return entry.name, shown(entry.value) + unit if entry.repeats else "–", spread, limit, entry.verdict
 
 
 def _zip(row: tuple[str, ...], widths: list[int]) -> list[tuple[int, tuple[str, int]]]:

@@ -16,7 +16,7 @@ from statistics import median
 
 from agent.demo.standin import StandIn
 from benchmarks.clock import cpu_ms, progress
-from benchmarks.figures import Figure, quartiles, single
+from benchmarks.figures import Figure, absent, quartiles, single
 from benchmarks.scene import Agent, Scene, crowd, system_calls
 
 WORKERS = 16
@@ -112,14 +112,14 @@ def _traced(agent: Agent, seconds: float) -> list[Figure]:
     """System calls. How many sweeps there were in this time is told by the masks that were asked for: that of every
     thread once in each."""
     calls = system_calls(agent.pid, seconds)
+    name = "system calls / threads looked at"
     if not calls:
-        return []
+        return [absent(name, "no strace, or it may not trace")]
     total, masks = sum(calls.values()), calls.get("sched_getaffinity", 0)
     most = sorted(calls.items(), key=lambda item: -item[1])[:4]
     note = ", ".join(f"{name} {count / seconds:.0f}" for name, count in most)
     figures = [single("system calls", total / seconds, unit="/s", note=note)]
-    if masks:
-        figures.append(single("system calls / threads looked at", total / masks, compared=True))
+    figures.append(single(name, total / masks, compared=True) if masks else absent(name, "no sweep was seen"))
     return [*figures, single("masks written", calls.get("sched_setaffinity", 0), unit="", budget=0.0)]
 
 
@@ -137,11 +137,11 @@ def _forking(agent: Agent, worker: StandIn, idle: float, seconds: float) -> list
     made = worker.forks(0) - made
     note = f"{made / took:.0f} helpers/s; idle: {100 * idle:.2f} %"
     figures = [single("CPU while a worker forks helpers", 100 * cost / took, unit="% of a core", note=note)]
+    name = "the same / idle threads plus a bare loop over the events"
     if listener is None:
-        return figures
+        return [*figures, absent(name, "no process events: needs root in the host's network namespace")]
     events, bare = listener.stop()
     note = f"{events / took:.0f} events/s, {100 * bare / took:.2f} % for the loop that receives each and does nothing"
-    name = "the same / idle threads plus a bare loop over the events"
     return [*figures, single(name, cost / (idle * took + bare), compared=True, note=note)]
 
 

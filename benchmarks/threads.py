@@ -25,7 +25,7 @@ from agent.node.taskdir import TaskDir
 from agent.node.threads import ThreadBinder
 from benchmarks.cases import Skipped
 from benchmarks.clock import cpu_ms, progress
-from benchmarks.figures import Figure, figure, ratios, single
+from benchmarks.figures import Figure, absent, figure, ratios, single
 
 WORKERS = 16
 THREADS = 300
@@ -120,13 +120,15 @@ class _Measurement:
             figure("cold bind", cold, unit="ms", note=f"{count}; note their masks, bind, look again; CPU time"),
             figure("cold bind / bare loop of sched_setaffinity", ratios(cold, bare), budget=5.0, compared=True),
         ]
-        if in_c:
-            found.append(figure("cold bind / the same loop in C", ratios(cold, in_c), compared=True))
+        name = "cold bind / the same loop in C"
+        found.append(figure(name, ratios(cold, in_c), compared=True) if in_c else absent(name, "no C compiler"))
+        name = "ps -Te and taskset for each worker / cold bind"
         if tools:
             tooled = ratios(tools, cold[: len(tools)])
             note = f"as a binder in each worker does it ({TOOLED} of {WORKERS}); ps lists all threads of this machine"
-            name = "ps -Te and taskset for each worker / cold bind"
             found.append(figure(name, tooled, budget=50.0, at_least=True, note=note))
+        else:
+            found.append(absent(name, "no ps, no taskset"))
         heard = "" if self.comms is None else ", every rename is heard of"
         found.append(figure("warm sweep", warm, unit="ms", budget=15.0, note=f"nothing to do{heard}; CPU time"))
         found.append(figure("warm sweep / bare loop of sched_setaffinity", ratios(warm, bare), compared=True))

@@ -11,6 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.figures import (
     Figure,
     Outcome,
+    absent,
     baseline_of,
     compare,
     figure,
@@ -93,6 +94,15 @@ def test_a_ratio_that_is_not_measured_any_more_is_a_fault() -> None:
 def test_cases_that_were_left_out_or_skipped_are_not_compared() -> None:
     known = {"threads": {"cold": 1.0}, "naming": {"p50": 1.0}}
     assert compare(outcomes(naming="one CPU"), known) == []
+
+
+def test_what_a_machine_can_not_show_is_told_and_not_compared() -> None:
+    now = outcomes(threads=[absent("cold / C", "no compiler")])
+    assert compare(now, {"threads": {"cold / C": 5.0}}) == []
+    assert baseline_of(now) == {}
+    lines = table(now).splitlines()
+    assert lines[1].split() == ["threads", "cold", "/", "C", "–"]
+    assert lines[2].strip() == "not measured: no compiler"
 
 
 def test_what_is_no_ratio_can_not_be_compared() -> None:
