@@ -16,10 +16,10 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/node/npu_smi/test_npu_smi_hostile_names.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-api test-e2e test-vm lint format bench clean
+.PHONY: help demo test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline clean
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; Python 3.11 or newer is needed" >&2; exit 1; }
@@ -40,7 +40,7 @@ demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 
 	@$(BIN)/cpubind demo $(ARGS)
 
 test: lint ## lint, types, import contracts, and all tests that need nothing but this machine
-	$(BIN)/pytest -n 4 -m "not api and not e2e and not vm" --ignore=tests/cluster $(SLOW_API:%=--ignore=%) \
+	$(BIN)/pytest -n 4 -m "not api and not e2e and not vm and not soak" --ignore=tests/cluster $(SLOW_API:%=--ignore=%) \
 		$(SLOW:%=--ignore=%) $(ARGS)
 
 test-slow: $(VENV)/.dev ## what of that takes longer: agents killed at any moment, commands with every fault, fuzzing
@@ -56,6 +56,9 @@ test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/
 test-vm: $(VENV)/.dev ## the agent on a real ARM64 kernel with several NUMA nodes, booted by $VM_NUMA_GUEST
 	$(BIN)/pytest -m vm tests/vm $(ARGS)
 
+soak: $(VENV)/.dev ## the agent beside a thousand threads born and gone each second, for ten minutes (SECONDS=600)
+	SOAK_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -s -m soak tests/soak $(ARGS)
+
 lint: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -66,8 +69,16 @@ format: $(VENV)/.dev ## let ruff format everything
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(VENV)/.dev ## measure, as ratios
-	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+bench: $(VENV)/.dev ## measure what the agent costs, beside its budgets (ARGS="--quick --case threads"; ARGS=--help)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-compare: $(VENV)/.dev ## a quick measurement, that fails where a ratio has doubled against benchmarks/baseline.json
+	@$(BIN)/python -m benchmarks --quick $(ARGS)
+	@$(BIN)/python -m benchmarks compare
+
+bench-baseline: $(VENV)/.dev ## on a quiet machine: measure, and make benchmarks/baseline.json of it
+	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks baseline
 
 clean: ## remove what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

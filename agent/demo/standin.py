@@ -61,6 +61,26 @@ class StandIn:
         """Ends that: how often it touched a page (`touches`), and the longest time between two (`longest_ms`)."""
         return self._ask(do="pace_end")
 
+    def open(self, path: Path) -> None:
+        """Opens a file and keeps it open."""
+        self._ask(do="open", path=str(path))
+
+    def placed(self, name: str, count: int, *, gap: float = 0.01, patience: float = 10.0) -> list[float]:
+        """Starts threads one after the other that take a name: seconds until each had another mask. Those to whom
+        nobody gave one in time are left out."""
+        taken = self._ask(do="placed", name=name, count=count, gap=gap, patience=patience)["ns"]
+        return [ns / 1e9 for ns in taken]
+
+    def churn(self, rate: int) -> int:
+        """From now on so many threads a second that live for a moment; how many there have been."""
+        made: int = self._ask(do="churn", rate=rate)["made"]
+        return made
+
+    def forks(self, rate: int) -> int:
+        """From now on so many children a second that live for a moment; how many there have been."""
+        made: int = self._ask(do="forks", rate=rate)["made"]
+        return made
+
     def kill(self, *, reap: bool = True) -> None:
         """SIGKILL. Without `reap` a zombie stays behind until the context ends."""
         self._process.kill()

@@ -22,6 +22,15 @@ Then it reads commands, one JSON object a line, and answers each with one line o
     starts a thread that touches such memory, page after page, until
 ``{"do": "pace_end"}``
     which answers ``{"touches": 41234, "longest_ms": 1.7}``: the longest time between two touches
+``{"do": "open", "path": "/dev/pts/3"}``
+    opens a file and keeps it open; answers ``{}``
+``{"do": "placed", "name": "acl_thread", "count": 50, "gap": 0.01, "patience": 10}``
+    starts threads one after the other, `gap` seconds apart, that take that name and look at their own mask until it is
+    another one, at most `patience` seconds; answers ``{"ns": [187000, ...]}``, how long each took; those that had to
+    give up are left out
+``{"do": "churn", "rate": 500}``, ``{"do": "forks", "rate": 50}``
+    from now on so many threads, or children, are made each second that end after a moment; 0 for none. Answers
+    ``{"made": 1234}``, how many there have been
 ``{"do": "quit"}``
     as does the end of the input
 
@@ -47,7 +56,7 @@ STACK_BYTES = 256 * 1024
 """Hundreds of threads that do nothing need no more, and the memory is only reserved."""
 
 CHURN_LIFE = 0.002
-"""Seconds that a short-lived thread lives."""
+"""Seconds that a short-lived thread or child lives."""
 
 
 class _Thread:
@@ -93,6 +102,7 @@ class _Worker:
         self._alive, self._held = os.pipe()
         self._maps: dict[int, mmap.mmap] = {}
         self._pace: _Pace | None = None
+        self._pumps: dict[str, _Pump] = {"churn": _Pump(_short_thread), "forks": _Pump(_short_child)}
 
     def do(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["do"]:
@@ -118,6 +128,14 @@ class _Worker:
             case "pace_end":
                 assert self._pace is not None
                 return self._pace.end()
+            case "open":
+                os.open(command["path"], os.O_RDWR | os.O_NOCTTY)
+                return {}
+            case "placed":
+                name, patience = _bytes(command["name"]), command.get("patience", 10)
+                return {"ns": self._placed(name, command["count"], command.get("gap", 0.01), patience)}
+            case "churn" | "forks" as what:
+                return {"made": self._pumps[what].run(command["rate"])}
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 
@@ -125,6 +143,17 @@ class _Worker:
         thread = _Thread(name)
         self.threads[thread.tid] = thread
         return thread.tid
+
+    def _placed(self, name: bytes, count: int, gap: float, patience: float) -> list[int]:
+        found = []
+        for _ in range(count):
+            time.sleep(gap)
+            thread = _Thread(b"worker")
+            waited: int = thread.call(lambda: _wait_for_place(name, patience))
+            thread.end()
+            if waited >= 0:
+                found.append(waited)
+        return found
 
     def _fork(self, depth: int) -> list[int]:
         """Forks without exec, so that the children keep the name of the thread, as those of multiprocessing do."""
@@ -207,7 +236,7 @@ def main() -> None:
     for name in names:
         tids[name].append(worker.spawn(_bytes(name)))
     if options.churn:
-        threading.Thread(target=_churn, args=(options.churn,), daemon=True).start()
+        worker.do({"do": "churn", "rate": options.churn})
     _say({"pid": os.getpid(), "threads": tids})
     for line in sys.stdin:
         command = json.loads(line)
@@ -216,20 +245,67 @@ def main() -> None:
         _say(worker.do(command))
 
 
-def _churn(rate: int) -> None:
-    """Starts threads that live for a moment, `rate` a second; one in ten is an acl_thread."""
-    started, count = time.monotonic(), 0
-    while True:
-        while count < (time.monotonic() - started) * rate:
-            count += 1
-            threading.Thread(target=_moment, args=(count % 10 == 0,), daemon=True).start()
-        time.sleep(0.001)
+class _Pump:
+    """Makes something so many times a second, in a thread of its own."""
+
+    def __init__(self, make: Callable[[int], None]) -> None:
+        self._make = make
+        self._made = 0
+        self._wanted: tuple[float, int, int] | None = None  # since when, how many a second, on top of how many
+
+    def run(self, rate: int) -> int:
+        """From now on at this rate; how many were made so far."""
+        first, made = self._wanted is None, self._made
+        self._wanted = (time.monotonic(), rate, made)
+        if first:
+            threading.Thread(target=self._run, daemon=True).start()
+        return made
+
+    def _run(self) -> None:
+        while True:
+            if not self._is_due():
+                time.sleep(0.001)
+                continue
+            self._made += 1
+            self._make(self._made)
+
+    def _is_due(self) -> bool:
+        assert self._wanted is not None
+        since, rate, before = self._wanted
+        return self._made - before < (time.monotonic() - since) * rate
+
+
+def _short_thread(number: int) -> None:
+    """One in ten is an acl_thread."""
+    threading.Thread(target=_moment, args=(number % 10 == 0,), daemon=True).start()
 
 
 def _moment(acl: bool) -> None:
     if acl:
         _rename(threading.get_native_id(), b"acl_thread")
     time.sleep(CHURN_LIFE)
+
+
+def _short_child(_number: int) -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(CHURN_LIFE)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _wait_for_place(name: bytes, patience: float) -> int:
+    """Renames the calling thread and waits until somebody gives it another mask; nanoseconds, -1 when nobody did."""
+    tid, before = threading.get_native_id(), os.sched_getaffinity(0)
+    end = time.monotonic() + patience
+    named = time.monotonic_ns()
+    _rename(tid, name)
+    while os.sched_getaffinity(0) == before:
+        # A sleep would measure itself; whoever wants this CPU is let go first.
+        os.sched_yield()
+        if time.monotonic() > end:
+            return -1
+    return time.monotonic_ns() - named
 
 
 def _rename(tid: int, name: bytes) -> None:
