@@ -38,9 +38,9 @@ FIRST_RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 300.0
 QUIET_SECONDS: Final = 1.0
 """Between two changes of whose new threads nobody has to hear."""
-REST_SECONDS: Final = 0.005
+REST_SECONDS: Final = 0.008
 """Between two looks while workers make threads all the time, none of which has to be moved: to be woken for each costs
-many times what looking at it does. A thread that has to be moved may wait four times as long."""
+many times what looking at it does. A thread that has to be moved may wait twice as long."""
 COMPLAINT_SECONDS: Final = 60.0
 
 
@@ -87,6 +87,7 @@ class Events:
         self._kin: frozenset[int] = frozenset()
         self._quiet: frozenset[int] = frozenset()
         self._quiet_at = float("-inf")
+        self._refocus = True
         self._stream: Stream | None = None
         self._problem: Problem | None = None
         self._stopped = threading.Event()
@@ -113,6 +114,9 @@ class Events:
         with self._lock:
             news = News(self._lost, self._processes, self._suspects.take(self._clock()))
             self._lost = self._processes = self._told = False
+            later = self._suspects.next() is not None
+        if later:
+            self._nudge()  # whoever waits did not wait for these
         return news
 
     def interest(self, bound: Collection[ProcessId], awaited: Collection[int]) -> None:
@@ -127,8 +131,8 @@ class Events:
             self._bound = frozenset(process.pid for process in bound)
             for pid in self._bound:
                 self._suspects.forget(pid)
-            stale = told | (self._bound - self._near) != self._kin
-        if stale:
+            self._refocus = self._unheard or told | (self._bound - self._near) != self._kin
+        if self._refocus:
             self._nudge()
 
     def start(self) -> None:
@@ -186,20 +190,21 @@ class Events:
         self._stream = stream
         try:
             self._watched.changed = self._nudge
-            self._near, self._kin, self._quiet = frozenset(), frozenset(), frozenset()
+            self._near, self._kin, self._quiet, self._refocus = frozenset(), frozenset(), frozenset(), True
             self._forget()
             self._problem = None
             self._comms.live = self._watched.heard = True
             self._ask(self._clock())
             idle_at = float("-inf")
+            patience: float | None = 0.0
             while not self._stopped.is_set():
-                stream.wait(self._patience())
+                stream.wait(patience)
                 batch = stream.take()
                 now = self._clock()
                 moved = self.placer.moved
                 self._take_in(batch, now)
                 self._focus(stream, now)
-                self._perhaps_wake(now)
+                patience = self._perhaps_wake(now)
                 if batch.events and self.placer.moved == moved:
                     if now - idle_at < 2 * REST_SECONDS:
                         time.sleep(REST_SECONDS)
@@ -219,19 +224,23 @@ class Events:
     def _focus(self, stream: Stream, now: float) -> None:
         """Has everything heard of those who are to be bound, and of those who are awaited what they come to."""
         near = self._watched.near
-        with self._lock:
-            kin = frozenset(self._family) | (self._bound - near)
-            quiet = frozenset(self._suspects.quiet) if now - self._quiet_at >= QUIET_SECONDS else self._quiet
-        if (near, kin, quiet) == (self._near, self._kin, self._quiet) and not self._unheard:
+        quietly = now - self._quiet_at >= QUIET_SECONDS and self._suspects.quiet != self._quiet
+        if near is self._near and not (self._refocus or quietly):
             return
+        with self._lock:
+            self._refocus = False
+            kin = frozenset(self._family) | (self._bound - near)
+            quiet = frozenset(self._suspects.quiet) if quietly else self._quiet
         new, changed = near - self._near, near ^ self._near
-        if quiet != self._quiet:
+        if quietly:
             self._quiet_at = now
         stream.focus(near, kin, quiet)
         self._near, self._kin, self._quiet = near, kin, quiet
         for pid in changed:
             self._comms.ended(pid, pid)  # not every change of its names was, or will be, heard of
         with self._lock:
+            for pid in new:
+                self._suspects.forget(pid)
             if new:
                 self._processes = True  # nor what they forked
                 self._ask(now)
@@ -321,6 +330,7 @@ class Events:
     def _process_born(self, parent: int, pid: int, at: int, now: float) -> None:
         if parent in self._family:
             self._family.add(pid)
+            self._refocus = True
             self._family_changed(now)
         elif parent in self._near and parent not in self._watched.watches:
             self._family_changed(now)  # it is not known yet where that child belongs
@@ -338,6 +348,7 @@ class Events:
             self._ask(now)
         elif pid in self._family:
             self._family.discard(pid)
+            self._refocus = True
             self._family_changed(now)
 
     def _matters(self, pid: int) -> bool:
@@ -368,17 +379,16 @@ class Events:
             look = max(look, self._woken_at + WAKE_SECONDS)
         return min((at for at in (look, self._wake_at) if at is not None), default=None)
 
-    def _patience(self) -> float | None:
+    def _perhaps_wake(self, now: float) -> float | None:
+        """Wakes the loop if it is time to. Seconds until it is next; None for no end."""
         at = self._next()
-        return None if at is None else max(0.0, at - self._clock())
-
-    def _perhaps_wake(self, now: float) -> None:
-        at = self._next()
-        if at is not None and now >= at:
-            whole = self._wake_at is not None and now >= self._wake_at
-            if whole:
-                self._wake_at = None
-            self._woken_at = now
-            with self._lock:
-                self._told = True
-            (self.wake if whole or self.glance is None else self.glance)()
+        if at is None or now < at:
+            return None if at is None else at - now
+        whole = self._wake_at is not None and now >= self._wake_at
+        if whole:
+            self._wake_at = None
+        self._woken_at = now
+        with self._lock:
+            self._told = True
+        (self.wake if whole or self.glance is None else self.glance)()
+        return 0.0 if self._wake_at is not None else None

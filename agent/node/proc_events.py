@@ -89,11 +89,11 @@ class _Ear:
         self._program = program
 
     def take(self, most: int) -> tuple[list[Event], bool]:
-        """The events that are there, at most so many, and whether any were lost."""
+        """The events that are there, at most of so many datagrams, and whether any were lost."""
         events: list[Event] = []
         receive, buffer = self.socket.recvfrom_into, self._buffer
         try:
-            while len(events) < most:
+            for _ in range(most):
                 size, sender = receive(buffer)
                 if sender[0]:
                     continue  # another process's: the kernel's port is 0
@@ -155,9 +155,8 @@ class ProcEvents:
         """
         ears: list[_Ear] = []
         try:
-            ears.append(near := _begun(namespaces, receive_bytes))
-            ears.append(far := _begun(namespaces, receive_bytes))
-            far.filter(proc_filter.none_at_all())
+            ears.append(near := _begun(namespaces, receive_bytes, proc_filter.near((os.getpid(),))))
+            ears.append(far := _begun(namespaces, receive_bytes, proc_filter.none_at_all()))
             _prove(near, proof_seconds)
             events = cls(near, far)
             events.focus((), (), ())
@@ -235,11 +234,11 @@ class ProcEvents:
             os.close(self._alarm)
 
 
-def _begun(namespaces: Sequence[str], receive_bytes: int) -> _Ear:
-    """A listener in this network namespace or, where that is the wrong one, in the first of these that is not."""
+def _begun(namespaces: Sequence[str], receive_bytes: int, program: bytes) -> _Ear:
+    """A listener with this filter, in this network namespace or, where that is the wrong one, the first that is not."""
     family, kind = socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     try:
-        return _begin(socket.socket(family, kind, _NETLINK_CONNECTOR), receive_bytes)
+        return _begin(socket.socket(family, kind, _NETLINK_CONNECTOR), receive_bytes, program)
     except OSError as error:
         # EPERM: in a user namespace that has a network namespace of its own, or without the right in either.
         if error.errno not in (errno.ECONNREFUSED, errno.EPERM):
@@ -248,16 +247,16 @@ def _begun(namespaces: Sequence[str], receive_bytes: int) -> _Ear:
     tried = []
     for namespace in namespaces:
         try:
-            return _begin(socket_in(namespace, family, kind, _NETLINK_CONNECTOR), receive_bytes)
+            return _begin(socket_in(namespace, family, kind, _NETLINK_CONNECTOR), receive_bytes, program)
         except OSError as error:
             tried.append(f"{namespace}: {os.strerror(error.errno or 0)}")
     raise Refused(Reason.EVENTS_UNAVAILABLE, f"{why} ({'; '.join(tried)})" if tried else why)
 
 
-def _begin(connection: socket.socket, receive_bytes: int) -> _Ear:
+def _begin(connection: socket.socket, receive_bytes: int, program: bytes) -> _Ear:
     try:
         ear = _Ear(connection, receive_bytes)
-        ear.filter(proc_filter.near((os.getpid(),)))
+        ear.filter(program)
         ear.begin()
     except BaseException:
         connection.close()

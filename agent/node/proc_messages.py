@@ -94,13 +94,6 @@ def comm_of(rest: bytes) -> bytes:
     return rest.partition(b"\0")[0]
 
 
-def message(event: Event, *, idx: int = CN_IDX_PROC, val: int = CN_VAL_PROC) -> bytes:
-    """A message as the kernel sends it, for tests."""
-    body = _EVENT.pack(*event)
-    cn_msg = _CN_MSG.pack(idx, val, 0, 0, len(body), 0)
-    return _HEADER.pack(_AT + len(body), NLMSG_DONE, 0, 0, 0) + cn_msg + body
-
-
 def request(*, listen: bool) -> bytes:
     """What tells the kernel to begin, or that one who listened ends. (``enum proc_cn_mcast_op``, 4 bytes: every kernel
     understands this form; since 6.6 there is a longer one, with a filter.)"""

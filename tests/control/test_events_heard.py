@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -260,6 +261,18 @@ def test_what_a_worker_forks_before_it_is_watched_is_looked_for_and_afterwards_i
         assert ears.pids() == {worker.pid}
         ears.stream.tell(forked(worker.pid, 4_200_001), ended(4_200_001))
         assert not ears.events.take().processes
+
+
+def test_a_suspect_whose_time_had_not_come_with_a_pass_is_looked_at_when_it_has(tmp_path: Path) -> None:
+    rig, _ = start(tmp_path)
+    with ears_of(rig) as ears:
+        looks = threading.Event()
+        ears.events.glance = looks.set
+        wait_until(ears.woken.is_set)
+        ears.stream.tell(thread_born(10_000, 10_001))
+        assert not ears.events.take().suspects
+        assert looks.wait(10)
+        assert ears.events.take().suspects == {10_000}
 
 
 event: st.SearchStrategy[Event] = st.tuples(

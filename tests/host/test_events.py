@@ -95,9 +95,9 @@ def test_the_end_of_a_worker_is_told_at_once() -> None:
     with hearing() as ears, StandIn() as worker:
         ears.bind(worker, APART)
         worker.kill()
-        assert ears.woken.wait(20)
+        wait_for(lambda: ears.events.take().processes)
         assert worker.pid not in ears.actor.watched.watches
-        assert ears.events.take().processes
+        assert ears.woken.wait(20)
         ears.workers.clear()
         ears.sweep()
         assert not ears.actor.bindings
@@ -111,8 +111,8 @@ def test_a_worker_that_becomes_another_program_is_told() -> None:
         assert worker.stdin is not None
         worker.stdin.write("now\n")
         worker.stdin.flush()
+        wait_for(lambda: ears.events.take().processes)
         assert ears.woken.wait(20)
-        assert ears.events.take().processes
         worker.kill()
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.node.proc_filter import MOST_FAMILY, MOST_NEAR, MOST_QUIET, WANTED, all_processes, far, near, none_at_all
-from agent.node.proc_messages import COMM, EXEC, EXIT, FORK, MESSAGE_BYTES, NONE, message
+from agent.node.proc_messages import COMM, EXEC, EXIT, FORK, MESSAGE_BYTES, NONE
+from tests.node.events.messages import message
 
 KINDS = [0, 1, 2, 4, 0x40, 0x80, 0x100, 0x200, 0x20000000, 0x40000000, 0x80000000]
 

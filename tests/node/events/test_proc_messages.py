@@ -17,11 +17,11 @@ from agent.node.proc_messages import (
     Event,
     child_of,
     comm_of,
-    message,
     one,
     parse,
     request,
 )
+from tests.node.events.messages import message
 
 HEADERS = "=IHHII IIIIHH"
 
