@@ -56,11 +56,10 @@ class SwitchCounter(Generic[K]):
                 self._add(counted, tid)
             if time.monotonic() >= until:
                 return
-        self._known |= self._fresh
 
     def _begin(self, processes: Collection[Counted[K]]) -> None:
-        """A new round over all threads."""
-        self._known &= {counted.process for counted in processes}
+        """A new round over all threads: the last one has been through."""
+        self._known = (self._known | self._fresh) & {counted.process for counted in processes}
         self._fresh = set()
         threads: set[tuple[ProcessId, int]] = set()
         for counted in processes:

@@ -211,7 +211,7 @@ def test_what_threads_were_taken_off_cpus_counts_by_npu_and_role(tmp_path: Path)
 def test_the_host_is_read_once_in_a_while_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig, _ = start(tmp_path)
     scraper = Scraper(rig)
-    looks = []
+    looks: list[object] = []
     monkeypatch.setattr(scraper.exposed._switches, "look", looks.append)
     for _ in range(10):
         scraper.text()
