@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,8 +14,11 @@ import psutil
 import pytest
 import trustme
 
+from agent.cli.demo import demo
 from agent.demo.fake_npu_smi import NpuSmiStandIn
 from agent.demo.profiles import PROFILES
+from agent.demo.show import AgentSetup, MakeAgent
+from agent.demo.virtual import VirtualNode
 from agent.model.reason import Refused
 from agent.settings import load_settings
 from tests.cli.test_cli_run import Running, condition
@@ -106,6 +110,42 @@ def test_a_port_that_somebody_else_has_is_told_in_the_plan_and_had_once_it_is_fr
     agent.state(lambda document: condition(document, "Degraded")["reason"] != "PortInUse")
     assert listening(agent) == [("127.0.0.1", port)]
     assert agent.end()[0] == 0
+
+
+def test_the_demo_serves_those_of_its_agent_where_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    port = free_port()
+
+    def shown(device: str, *, serve: bool, console: object, make_agent: MakeAgent) -> int:
+        node = VirtualNode(tmp_path / "root", device)
+        agent = make_agent(
+            AgentSetup(
+                node=node.name,
+                root=node.root,
+                npu_smi=node.npu_smi.path,
+                host=node.kernel,
+                architecture="aarch64",
+                pods=tuple,
+                state_file=tmp_path / "plan.yaml",
+                journal_file=tmp_path / "journal.json",
+                clock=time.monotonic,
+            )
+        )
+        for _ in range(200):
+            agent.step()
+            seen.append(read(f"http://127.0.0.1:{port}/metrics"))
+            if sample(seen[-1], "cpubind_npus"):
+                return 0
+            time.sleep(0.05)
+        return 1
+
+    monkeypatch.setattr("agent.cli.demo.run_demo", shown)
+    assert demo.main(["--device", "a2", "--metrics-address", f"127.0.0.1:{port}"], standalone_mode=False) == 0
+    assert sample(seen[-1], "cpubind_last_sweep_timestamp_seconds") > 1_700_000_000
+    with pytest.raises(urllib.error.URLError):
+        read(f"http://127.0.0.1:{port}/metrics")
 
 
 @pytest.mark.parametrize(
