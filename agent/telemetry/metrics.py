@@ -8,11 +8,12 @@ here only where that is asked for.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.core import (
@@ -46,6 +47,9 @@ from agent.telemetry.tls import TlsFiles
 Values = tuple[str, ...]
 Samples = dict[Values, float]
 Document = Mapping[str, Any]
+
+FRESH_SECONDS: Final = 0.25
+"""For how long an answer is given again. Nobody scrapes so often who means well."""
 
 
 class Metrics:
@@ -105,6 +109,9 @@ class MetricsServer:
     ) -> None:
         """Serves until `close`, in threads of its own; tries again every `retry` seconds for an address in use."""
         self._metrics = metrics
+        self._lock = threading.Lock()
+        self._answers: dict[str, Response] = {}
+        self._until = 0.0
         self.listener = Listener("metrics", address, self._answer, retry=retry, tls=tls)
 
     def problem(self) -> Problem | None:
@@ -126,8 +133,18 @@ class MetricsServer:
             return self._exposition("")  # prometheus-client stumbles over versions that are none
 
     def _exposition(self, accept: str) -> Response:
+        """One for all who ask at about the same time: however many do, it costs as much as a few."""
         encode, content_type = choose_encoder(accept)
-        return Response(HTTPStatus.OK, encode(self._metrics.registry), content_type)
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._until:
+                self._answers.clear()
+                self._until = now + FRESH_SECONDS
+            answer = self._answers.get(content_type)
+            if answer is None:
+                answer = Response(HTTPStatus.OK, encode(self._metrics.registry), content_type)
+                self._answers[content_type] = answer
+            return answer
 
 
 class _Collector(Collector):

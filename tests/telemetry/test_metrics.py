@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +19,7 @@ from agent import __version__
 from agent.model.address import Address
 from agent.model.figures import Distribution, Figures
 from agent.telemetry.families import FAMILIES, WORKER_STATES
-from agent.telemetry.metrics import Metrics, MetricsServer
+from agent.telemetry.metrics import FRESH_SECONDS, Metrics, MetricsServer
 from tests.docs.metrics_page import PAGE, page
 from tests.telemetry.listening import LOOPBACK, ask, port_of
 
@@ -314,6 +316,34 @@ def test_metrics_are_served_under_metrics_and_nothing_anywhere_else(port: int) -
     assert "cpubind_npus 0.0\n" in body
     for path in ("/", "/healthz", "/metrics/"):
         assert ask(port, path)[:2] == (404, "not found\n")
+
+
+def test_many_who_ask_at_once_cost_as_much_as_a_few() -> None:
+    asked: list[int] = []
+
+    def document() -> dict[str, Any]:
+        asked.append(1)
+        return {}
+
+    server = MetricsServer(Address(LOOPBACK, 0), Metrics(document))
+    port = port_of(server)
+    answers: list[tuple[int, str]] = []
+    try:
+        began = time.monotonic()
+        threads = [threading.Thread(target=lambda: answers.append(ask(port, "/metrics")[:2])) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answers) == 20
+        assert set(answers) == {answers[0]}
+        assert len(asked) <= 1 + (time.monotonic() - began) / FRESH_SECONDS
+        time.sleep(FRESH_SECONDS)
+        before = len(asked)
+        assert ask(port, "/metrics")[0] == 200
+        assert len(asked) == before + 1, "who asks later gets what is so then"
+    finally:
+        server.close()
 
 
 def test_a_scraper_gets_openmetrics_when_it_asks_for_it(port: int) -> None:
