@@ -19,6 +19,7 @@ from agent.model.figures import TABLES, Command, EventStream, Figures, Operation
 from agent.model.plan import Roles
 from agent.model.reason import Reason, Refused
 from agent.model.spec import Role, ThreadRule
+from agent.node.cgroups import CgroupTree
 from agent.node.npu_smi.counted import CountedNpuSmi
 from agent.node.numa_stat import anonymous_memory
 from agent.node.switches import Counted, SwitchCounter
@@ -45,6 +46,7 @@ class Exposed:
         self._locality: dict[int, float] = {}
         self._switches: SwitchCounter[Key] = SwitchCounter(agent.parts.observer.root)
         self._form = ""
+        self._cgroups: CgroupTree | None = None
 
     def document(self) -> Mapping[str, object]:
         """The CpuBindingPlan object of the last pass."""
@@ -96,14 +98,22 @@ class Exposed:
             if now - self._read_at < READ_SECONDS:
                 return
             self._read_at = now
-            with contextlib.suppress(Refused):
-                self._form = self._agent.parts.observer.cgroups.form
             self._switches.look([_counted(worker) for worker in standing.placed])
-            self._locality = self._localities(standing)
+            with contextlib.suppress(Refused):
+                cgroups = self._tree()
+                self._form = cgroups.form
+                self._locality = self._localities(standing, cgroups)
         finally:
             self._reading.release()
 
-    def _localities(self, standing: Standing) -> dict[int, float]:
+    def _tree(self) -> CgroupTree:
+        """Of our own, since it remembers paths, as the loop's does: only where the agent is itself is known already."""
+        if self._cgroups is None:
+            observer = self._agent.parts.observer
+            self._cgroups = CgroupTree(observer.root, own=observer.cgroups.own)
+        return self._cgroups
+
+    def _localities(self, standing: Standing, cgroups: CgroupTree) -> dict[int, float]:
         """NPU -> which part of the memory of its workers' containers is on NUMA nodes of their main CPUs.
 
         The kernel tells it of a container, not of a process: one with workers on several NPUs has one ratio, over the
@@ -116,12 +126,12 @@ class Exposed:
         npus: dict[int, set[str]] = {}
         for worker in standing.placed:
             try:
-                path = observer.cgroups.path(worker.process.pid)
+                path = cgroups.path(worker.process.pid)
             except Refused:
                 continue
             if path is None:
                 continue
-            container = observer.cgroups.identity_of(path).path
+            container = cgroups.identity_of(path).path
             home.setdefault(container, set()).update(topology.nodes_of(worker.roles.main))
             for npu in worker.npus:
                 npus.setdefault(npu, set()).add(container)

@@ -112,9 +112,9 @@ class Tally:
         self, plan: Plan, force: Mapping[ProcessId, Roles], acted: ActResult, done: StepsResult, spec: Spec
     ) -> None:
         """How things are after a pass; `force` has the workers that are bound, in a dry run those that would be."""
-        planned = {entry.worker.process for entry in plan.workers}
+        planned = {entry.worker.process for entry in plan.workers} if spec.mode is not Mode.DISABLED else set()
         seen = {p: {r: counts.total for r, counts in o.threads.items()} for p, o in acted.outcomes.items() if o.threads}
-        # Of a worker that somebody else keeps moving the threads are not counted: it has those that it had.
+        # Of a worker that somebody else keeps moving no pass counts the threads: it has those that it had.
         self._threads = {p: threads for p, threads in {**self._threads, **seen}.items() if p in planned}
         threads = {role.value: sum(t.get(role, 0) for t in self._threads.values()) for role in ROLE}
         irqs = done.irqs.values() if spec.mode is Mode.ENFORCE else ()

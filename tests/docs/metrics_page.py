@@ -54,10 +54,10 @@ $ cpubind run --standalone --metrics-address 127.0.0.1:9486
 """
 
 NOTES = f"""
-`result` of an operation is `bound` where the mask was written, by a pass or as soon as the kernel told of the thread,
-and `failed` where the kernel refused, with the reason. A failure that the agent tries again in each pass counts each
-time; threads that the kernel lets nobody move, and interrupts, count once. `helper` are other processes of a worker's
-container, which are taken off CPUs that are set apart.
+`result` of an operation is `bound` (`AsPlanned`) where the mask was written, by a pass or as soon as the kernel told of
+the thread, and `failed` where the kernel refused, with the reason. A failure that the agent tries again in each pass
+counts each time; threads that the kernel lets nobody move, and interrupts, count once. `helper` are other processes of
+a worker's container, which are taken off CPUs that are set apart.
 
 `kind` says what had moved, and why: `thread`, by somebody else; `cpuset`, by the kernel after kubelet wrote a cpuset;
 `irq`, an interrupt. `result` says what came of it: `repaired`; `left` as it is, since somebody else
