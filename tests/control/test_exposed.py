@@ -362,3 +362,29 @@ def switch(rig: Rig, tid: int, more: int) -> None:
     status = rig.node.root / f"proc/{rig.node.kernel.tasks[tid].tgid}/task/{tid}/status"
     head, label, count = status.read_text().rpartition("nonvoluntary_ctxt_switches:\t")
     status.write_text(f"{head}{label}{int(count) + more}\n")
+
+
+def test_who_scrapes_while_passes_go_on_always_gets_an_answer_that_can_be_read(tmp_path: Path) -> None:
+    rig, workers = start(tmp_path, "a2", 0, 5)
+    scraper = Scraper(rig)
+    ended = threading.Event()
+    faults: list[BaseException] = []
+
+    def scrape() -> None:
+        try:
+            while not ended.is_set():
+                assert scraper.later().all()["cpubind_npus",] == 8
+        except BaseException as fault:
+            faults.append(fault)
+
+    asking = threading.Thread(target=scrape)
+    asking.start()
+    try:
+        for k in range(15):
+            workers[k % 2].drift(ELSEWHERE, 2)
+            workers[0].grow(1)
+            rig.sweep()
+    finally:
+        ended.set()
+        asking.join()
+    assert faults == []
