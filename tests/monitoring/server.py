@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-SCRAPE_SECONDS = 0.5
+SCRAPE_SECONDS = 1.0
+"""A scrape may take as long, on a machine that is busy with other tests."""
 
 
 class Prometheus:
@@ -41,6 +42,14 @@ class Prometheus:
         found = self.get("/api/v1/query", query=expr)
         assert found["resultType"] == "vector", expr
         return [(one["metric"], float(one["value"][1])) for one in found["result"]]
+
+    def scraped(self, times: int = 2) -> None:
+        """Returns when the agent has been scraped so many times more."""
+        begun = self._scrapes()
+        until(lambda: self._scrapes() >= begun + times)
+
+    def _scrapes(self) -> float:
+        return sum(value for _, value in self.query("count_over_time(cpubind_build_info[10m])"))
 
     def ready(self) -> bool:
         try:
