@@ -119,17 +119,48 @@ def test_cpus_nobody_has_are_shown_as_what_they_are() -> None:
     lines = text(numa_map(doc)).splitlines()
     assert lines == [
         "NUMA node 0  CPUs 0-15",
-        "  NPU 0  2-9          ii■■■■ar",
-        "  -      0-1          xx",
-        "  -      10-11,14-15  ·· ··",
-        "  UVB    12-13        uu",
+        "  NPU 0     2-9          ii■■■■ar",
+        "  reserved  0-1          xx",
+        "  -         10-11,14-15  ·· ··",
+        "  UVB       12-13        uu",
         "NUMA node 1  CPUs 16-31",
-        "  -      16-23,25-27  ········ ···",
-        "  -      24,28-31     x xxxx",
+        "  -         16-23,25-27  ········ ···",
+        "  isolated  24           #",
+        "  offline   28-31        ----",
         "",
-        "i interrupts   ■ main   a ACL thread   r release thread   u UVB threads   · unassigned   x reserved,",
-        "isolated or offline",
+        "i interrupts   ■ main   a ACL thread   r release thread   u UVB threads   · unassigned   x reserved",
+        "# isolated   - offline",
     ]
+
+
+def test_offline_cpus_are_seen_on_their_node() -> None:
+    doc = plan([npu(0, (0, 7), 0)], 16, 2)
+    doc["status"]["topology"] = {
+        "cpus": "0-11",
+        "numaNodes": [{"id": 0, "cpus": "0-7"}, {"id": 1, "cpus": "8-11", "offlineCpus": "12-15"}],
+    }
+    lines = text(numa_map(doc)).splitlines()
+    assert lines[2:5] == ["NUMA node 1  CPUs 8-15", "  -        8-11   ····", "  offline  12-15  ----"]
+
+
+def test_isolated_cpus_that_an_npu_has_are_said_beside_it() -> None:
+    doc = little()
+    doc["status"]["topology"]["isolatedCpus"] = "6-9"
+    lines = text(numa_map(doc)).splitlines()
+    assert lines[1] == "  NPU 0  0-7   ii■■■■ar  isolated 6-7"
+    assert lines[3] == "  NPU 1  8-15  ii■■■■ar  idle, isolated 8-9"
+
+
+def test_an_npu_without_cpus_is_seen_in_the_map_too() -> None:
+    doc = plan([npu(0, (0, 7), 0), {"id": 1, "state": "Failed", "reason": "InsufficientCpus"}], 16, 2)
+    lines = text(numa_map(doc)).splitlines()
+    assert lines[4:6] == ["Without CPUs", "  NPU 1          failed"]
+
+
+def test_a_worker_that_somebody_else_keeps_moving_is_marked() -> None:
+    doc = little()
+    doc["status"]["npus"][0]["workers"][0] |= {"state": "Partial", "reason": "CpuBindingConflict"}
+    assert text(numa_map(doc)).splitlines()[1] == "  NPU 0  0-7   ii■■■■ar  ! drifted"
 
 
 def test_many_cells_go_on_below_their_first() -> None:
