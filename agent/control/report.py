@@ -82,7 +82,10 @@ def status(report: Report, *, previous: Mapping[str, Any] | None, now: str, gene
             cpus=str(seen.topology.online),
             reservedCpus=str(report.spec.reserved_cpus),
             isolatedCpus=str(seen.topology.isolated),
-            numaNodes=[_filled(id=node.id, cpus=str(node.cpus)) for node in seen.topology.nodes],
+            numaNodes=[
+                _filled(id=node.id, cpus=str(node.cpus), offlineCpus=str(node.members - node.cpus))
+                for node in seen.topology.nodes
+            ],
         )
     if plan:
         everywhere = tuple(npu.id for npu in plan.npus)
