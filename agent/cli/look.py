@@ -33,6 +33,7 @@ from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
 from agent.telemetry.picture import numa_map, plan_table
+from agent.telemetry.svg import plan_svg
 from agent.telemetry.text import make_console
 
 
@@ -41,7 +42,7 @@ from agent.telemetry.text import make_console
     "-o",
     "--output",
     envvar="CPUBIND_OUTPUT",
-    type=click.Choice(["table", "json", "yaml"]),
+    type=click.Choice(["table", "json", "yaml", "svg"]),
     default="table",
     show_default=True,
 )
@@ -53,10 +54,11 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     """Print the plan: which CPUs each NPU's worker, ACL and release thread and interrupts should run on.
 
     Nothing is written to the host. JSON and YAML are the CpuBindingPlan object. When no plan can be made the reason
-    is on stderr and in the object's conditions, and the exit status is 1.
+    is on stderr and in the object's conditions, and the exit status is 1. SVG is the map as a picture for a browser.
 
     \b
     cpubind plan                                  this node, as a table and a map of its NUMA nodes
+    cpubind plan -o svg >node.svg                 the map as a picture
     cpubind plan --reserved-cpus 0-3 -o yaml      what it would be with CPUs 0-3 kept free
     cpubind plan --snapshot node.tar.gz -o json   a node that somebody captured
     """
@@ -70,6 +72,8 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
         click.echo(json.dumps(document, indent=2))
     elif output == "yaml":
         click.echo(as_yaml(document), nl=False)
+    elif output == "svg":
+        click.echo(plan_svg(document), nl=False)
     else:
         console = make_console()
         console.print(plan_table(document))

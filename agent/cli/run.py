@@ -139,6 +139,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     from agent.kube.service import ClusterAgent, Ties  # noqa: PLC0415
     from agent.telemetry.health import Health, HealthServer  # noqa: PLC0415
     from agent.telemetry.metrics import Metrics, MetricsServer  # noqa: PLC0415
+    from agent.telemetry.page import NodePage  # noqa: PLC0415
 
     if not in_pod():
         raise click.UsageError(
@@ -157,12 +158,13 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     health = Health(settings.sweep_interval)
+    page = NodePage(lambda: health.readiness()[1])
     metrics = Metrics(
         lambda: agents[0].agent.plan_object() if agents else {}, lambda: agents[0].agent.drift() if agents else None
     )
     servers: list[HealthServer | MetricsServer] = []
     if (address := parse_address(settings.health_address)) is not None:
-        servers.append(HealthServer(address, health))
+        servers.append(HealthServer(address, health, page=page.response))
     if (address := parse_address(settings.metrics_address)) is not None:
         servers.append(MetricsServer(address, metrics))
     lock = HostLock(settings.lock_file or settings.host_root / LOCK)
@@ -176,6 +178,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
         health.turned()
         metrics.swept(time.time())
         _judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
+        page.passed(agents[0].agent.plan_object(), agents[0].agent.moved())
 
     def problems() -> list[Problem]:
         return [problem for server in servers if (problem := server.problem()) is not None]

@@ -18,6 +18,12 @@ from agent.telemetry.text import cpus, entries, mapping, number, word
 GROUP: Final = 8
 """Cells between two gaps."""
 
+MAX_NPUS: Final = 512
+"""As many as the CRD allows."""
+
+MAX_WORKERS: Final = 16
+"""Workers of an NPU; the agent lists no more."""
+
 MEANINGS: Final[Mapping[str, str]] = {
     "irq": "interrupts",
     "main": "main",
@@ -122,16 +128,16 @@ def layout(plan: Mapping[str, Any], drifted: Collection[int] = ()) -> Layout:
     """The layout of a CpuBindingPlan object. NPUs of `drifted` are marked, and those of which the object says it."""
     status = mapping(plan.get("status"))
     topology = mapping(status.get("topology"))
-    npus = {number(entry.get("id")): entry for entry in entries(status.get("npus"))}
+    npus = {number(entry.get("id")): entry for entry in entries(status.get("npus"))[:MAX_NPUS]}
     npus = {npu: entry for npu, entry in npus.items() if npu >= 0}
     nodes = _nodes(topology)
     every = union(nodes.values())
     owner, role = _assigned(npus, status)
     beside = _beside(topology, every)
-    for who, listed in beside:
+    for kind, listed in beside:
         for cpu in listed:
-            if owner.setdefault(cpu, who) == who:
-                role.setdefault(cpu, _ROLE_OF[who])
+            if owner.setdefault(cpu, kind) == kind:
+                role.setdefault(cpu, _ROLE_OF[kind])
     facts = {npu: _facts(entry, npu in drifted) for npu, entry in npus.items()}
     blocks = []
     for node, listed in nodes.items():
@@ -206,7 +212,7 @@ def _assigned(
     for npu, entry in npus.items():
         take(npu, entry.get("pool"), entry.get("roles"))
     for npu, entry in npus.items():
-        for worker in entries(entry.get("workers")):
+        for worker in entries(entry.get("workers"))[:MAX_WORKERS]:
             take(npu, worker.get("pool"), worker.get("roles"))
     for cpu in cpus(mapping(status.get("uvb")).get("cpus")):
         owner.setdefault(cpu, Owner.UVB)
@@ -215,7 +221,7 @@ def _assigned(
 
 
 def _facts(entry: Mapping[str, Any], drifted: bool) -> dict[str, Any]:
-    workers = entries(entry.get("workers"))
+    workers = entries(entry.get("workers"))[:MAX_WORKERS]
     reasons = [entry.get("reason"), entry.get("irqReason"), *(worker.get("reason") for worker in workers)]
     drifted = drifted or any(reason in DRIFT_REASONS for reason in reasons if isinstance(reason, str))
     state = word(entry.get("state"), 12)
