@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.node import ProcessRow
+from agent.telemetry.svg import plan_svg
 from tests.cli.conftest import Cpubind, snapshot_of
 
 
@@ -77,6 +79,24 @@ def test_yaml_and_json_are_the_same_object(cpubind: Cpubind, a2: VirtualNode) ->
         for condition in document["status"]["conditions"]:
             condition.pop("lastTransitionTime")
     assert as_yaml == as_json
+
+
+def test_svg_is_a_picture_of_the_same_plan(cpubind: Cpubind, a2: VirtualNode) -> None:
+    result = cpubind("plan", "-o", "svg", *host(a2))
+    assert (result.status, result.err) == (0, "")
+    picture = ElementTree.fromstring(result.out)
+    names = {title.text or "" for title in picture.iter("{http://www.w3.org/2000/svg}title")}
+    document = cpubind("plan", "-o", "json", *host(a2)).document
+    assert plan_svg(document) == result.out
+    assert sum(name.startswith("CPU ") for name in names) == 192
+    assert "CPU 144, NPU 0, interrupts" in names
+
+
+def test_svg_of_a_node_without_a_plan_says_why(cpubind: Cpubind, a2: VirtualNode) -> None:
+    a2.npu_smi.path.unlink()
+    result = cpubind("plan", "-o", "svg", *host(a2))
+    assert result.status == 1
+    assert "NpuSmiNotFound" in "".join(ElementTree.fromstring(result.out).itertext())
 
 
 def test_the_table_has_a_row_for_every_npu_and_no_escapes_when_piped(cpubind: Cpubind, a2: VirtualNode) -> None:

@@ -54,6 +54,17 @@ def detected(rig: Rig) -> dict[str, int]:
     return {str(kind): count for kind, count in rig.agent.drift().detected.items()}
 
 
+def test_the_agent_says_of_which_npus_the_last_pass_found_threads_elsewhere(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    first, _ = start(rig, 2, 7)
+    assert rig.agent.moved() == {}
+    first.drift(ELSEWHERE, 5)
+    rig.sweep()
+    assert rig.agent.moved() == {2: 5}
+    rig.sweep()
+    assert rig.agent.moved() == {}
+
+
 # kubelet
 
 
