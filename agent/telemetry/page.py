@@ -140,11 +140,11 @@ def node_html(document: Mapping[str, Any], drifted: frozenset[int] = frozenset()
         parts += [_svg(card.name, card.least, card.drawn(card.least), "") for card in drawn]
         parts.append("</div>")
     marked = {row.owner for block in found.blocks for row in block.rows if row.drifted}
-    if rows := npu_rows(status)[:MAX_NPUS]:
+    if rows := [_cells(row, drifted=row.npu in marked) for row in npu_rows(status)[:MAX_NPUS]]:
         # A column that is empty in every row (roles on Ascend 950) says nothing, here as on a terminal.
-        used = [k for k in range(len(_TITLES)) if any(_cells(row, drifted=False)[k] for row in rows)]
+        used = [k for k in range(len(_TITLES)) if any(row[k] for row in rows)]
         head = "".join(f'<th role="columnheader" scope="col">{_TITLES[k]}</th>' for k in used)
-        lines = "\n".join(_table_row(_cells(row, drifted=row.npu in marked), used) for row in rows)
+        lines = "\n".join(_table_row(row, used) for row in rows)
         parts.append(
             "<h2>NPUs and their workers</h2>"
             f'<table role="table"><thead role="rowgroup"><tr role="row">{head}</tr></thead>'

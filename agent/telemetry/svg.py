@@ -171,7 +171,7 @@ def legend(found: Layout, width: int) -> tuple[str, int]:
 
 def _head(plan: Mapping[str, Any], status: Mapping[str, Any], room: int) -> Iterator[tuple[str, str]]:
     """Class and text of each line above the cards."""
-    yield "head", word(mapping(plan.get("metadata")).get("name"), min(60, room * 2 // 3)) or "?"
+    yield "head", _cut(word(mapping(plan.get("metadata")).get("name"), 60) or "?", room * 2 // 3)
     said = counts(status)
     problems = [f"{one.head}: {one.message}" if one.message else one.head for one in not_plain(status)]
     for cls, line in (
@@ -181,7 +181,7 @@ def _head(plan: Mapping[str, Any], status: Mapping[str, Any], room: int) -> Iter
         *(("bad", problem) for problem in problems[:MAX_PROBLEMS]),
     ):
         for part in wrapped(line, room) if line else ():
-            yield cls, part
+            yield cls, _cut(part, room)
     yield "", ""
 
 

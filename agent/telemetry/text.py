@@ -66,7 +66,10 @@ def word(value: object, limit: int = 200) -> str:
     """
     if not isinstance(value, (str, int, float)):
         return ""
-    line = printable(str(value), limit)
+    text = str(value)
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
+    line = printable(text, limit)
     return line if line.isascii() else printable("".join(map(_upright, line)), limit)
 
 
