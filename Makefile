@@ -16,7 +16,7 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/node/npu_smi/test_npu_smi_hostile_names.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline clean
+.PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -83,6 +83,9 @@ bench-baseline: $(VENV)/.dev ## on a quiet machine: measure, and make benchmarks
 picture: $(VENV)/.dev ## make docs/pictures/node.svg anew
 	$(BIN)/python -m tests.docs.picture >docs/pictures/node.svg.new
 	@mv docs/pictures/node.svg.new docs/pictures/node.svg
+
+docs: $(VENV)/.dev ## make docs/metrics.md of the metrics that there are
+	$(BIN)/python -m tests.docs.metrics_page
 
 clean: ## remove what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -50,6 +50,12 @@ class Settings(BaseSettings):
     service_account_dir: Path = SERVICE_ACCOUNT
     health_address: str = ":8086"
     metrics_address: str = ":9486"
+    """In a cluster. A standalone agent serves none unless it is set: its host has no network policy and, mostly, nobody
+    who scrapes it."""
+    metrics_tls_cert: Path | None = None
+    metrics_tls_key: Path | None = None
+    metrics_tls_client_ca: Path | None = None
+    metrics_per_pod: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -168,7 +174,19 @@ def load_settings(flags: dict[str, Any]) -> Settings:
         value = printable(repr(first["input"]), 60)
         message = f"{name_of(name, given=name in given)}: {value}: {printable(first['msg'], 120)}"
         raise Refused(Reason.INVALID_SPEC, message) from None
+    _check_tls(settings, given)
     return settings.model_copy(update={"flags": frozenset(given)})
+
+
+def _check_tls(settings: Settings, given: Collection[str]) -> None:
+    """A certificate without its key serves nobody, and who asks for mTLS must not get less."""
+    names = ("metrics_tls_cert", "metrics_tls_key", "metrics_tls_client_ca")
+    for needed in names[:2]:
+        asking = [name for name in names if getattr(settings, name) is not None]
+        if asking and needed not in asking:
+            asked = name_of(asking[0], given=asking[0] in given)
+            message = f"{name_of(needed, given=asking[0] in given)} is missing: {asked} needs it"
+            raise Refused(Reason.INVALID_SPEC, message)
 
 
 def _rule(text: str) -> dict[str, str]:

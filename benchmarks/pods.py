@@ -16,6 +16,7 @@ from typing import Any
 
 from prometheus_client.exposition import generate_latest
 
+from agent.control.exposed import Exposed
 from agent.demo.fake_files import scratch
 from agent.demo.fake_kernel import FakeKernel
 from agent.demo.fake_kubelet import FakeKubelet, VirtualPod
@@ -45,7 +46,8 @@ def run(*, quick: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="cpubind-bench-", dir=scratch()) as folder:
         rig = Rig(Path(folder), small(16, 2, 2))
         rig.settle()
-        metrics = Metrics(rig.agent.plan_object)
+        exposed = Exposed(rig.agent)
+        metrics = Metrics(exposed.document, exposed.figures)
         progress(f"{WARM_UP} pods to warm up")
         life = _Life(rig)
         for _ in range(WARM_UP):

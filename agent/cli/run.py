@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,10 +41,14 @@ from agent.model.spec import Spec
 from agent.node.devices import has_npu
 from agent.node.host import LinuxHost
 from agent.node.npu_smi.command import NpuSmi
+from agent.node.npu_smi.counted import CountedNpuSmi
 from agent.node.procfs import boot_id
 from agent.node.storage import HostLock
 from agent.settings import Settings
 from agent.telemetry.log import setup
+
+if TYPE_CHECKING:
+    from agent.cli.serving import Serving
 
 log = logging.getLogger("agent.run")
 
@@ -83,7 +87,15 @@ LOCK_SECONDS = 1.0
 @click.option("--exclude-namespaces", metavar="NAMES", help="Cluster: no pods in these.")
 @click.option("--service-account-dir", metavar="DIR", help="Cluster: folder with token and ca.crt.")
 @click.option("--health-address", metavar="ADDRESS", help="Cluster: HOST:PORT, :PORT or off. Default: :8086.")
-@click.option("--metrics-address", metavar="ADDRESS", help="Cluster: HOST:PORT, :PORT or off. Default: :9486.")
+@click.option(
+    "--metrics-address",
+    metavar="ADDRESS",
+    help="HOST:PORT, :PORT or off. Default: :9486 in a cluster, off with --standalone.",
+)
+@click.option("--metrics-tls-cert", metavar="FILE", help="Serve metrics with TLS: the certificate, PEM.")
+@click.option("--metrics-tls-key", metavar="FILE", help="Its key.")
+@click.option("--metrics-tls-client-ca", metavar="FILE", help="Answer clients with a certificate of this CA alone.")
+@click.option("--metrics-per-pod", is_flag=True, default=None, help="One metric more, whose labels are pods' names.")
 @click.option("--log-format", metavar="FORMAT", help="text or json. Default: text.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default: info.")
 @select_option
@@ -122,8 +134,9 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
     if acts:
         lock.acquire(_holder(settings))
     npu_smi = npu_smi_of(settings)
+    serving = _serving(settings)
     try:
-        agent = build(settings, spec, npu_smi, dry_run=dry_run, selects=selects)
+        agent = build(settings, spec, npu_smi, dry_run=dry_run, selects=selects, serving=serving)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         log.info("cpubind %s on %s, %s", __version__, settings.node_name, "dry run" if dry_run else "binding")
@@ -134,15 +147,26 @@ def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, 
     finally:
         npu_smi.close()
         lock.release()
+        if serving is not None:
+            serving.close()
     return 0
+
+
+def _serving(settings: Settings) -> Serving | None:
+    """Metrics of a standalone agent, where they are asked for."""
+    if "metrics_address" not in settings.model_fields_set:
+        return None
+    from agent.cli.serving import Serving  # noqa: PLC0415 - takes memory, for those who serve any
+
+    return Serving(settings)
 
 
 def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     """Runs the agent of a cluster's node: once there are NPUs, and once nobody else acts on this host."""
+    from agent.cli.serving import Serving  # noqa: PLC0415
     from agent.kube.access import Access, in_pod  # noqa: PLC0415 - kopf and the client take a second, for one command
     from agent.kube.service import ClusterAgent, Ties  # noqa: PLC0415
     from agent.telemetry.health import Health, HealthServer  # noqa: PLC0415
-    from agent.telemetry.metrics import Metrics, MetricsServer  # noqa: PLC0415
     from agent.telemetry.page import NodePage  # noqa: PLC0415
 
     if not in_pod():
@@ -163,14 +187,9 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
         signal.signal(number, end)
     health = Health(settings.sweep_interval)
     page = NodePage(lambda: health.readiness()[1])
-    metrics = Metrics(
-        lambda: agents[0].agent.plan_object() if agents else {}, lambda: agents[0].agent.drift() if agents else None
-    )
-    servers: list[HealthServer | MetricsServer] = []
-    if (address := parse_address(settings.health_address)) is not None:
-        servers.append(HealthServer(address, health, page=page.response))
-    if (address := parse_address(settings.metrics_address)) is not None:
-        servers.append(MetricsServer(address, metrics))
+    address = parse_address(settings.health_address)
+    probes = HealthServer(address, health, page=page.response) if address is not None else None
+    serving = Serving(settings)
     lock = HostLock(settings.lock_file or settings.host_root / LOCK)
     npu_smi = npu_smi_of(settings)
     log.info("cpubind %s on %s, %s", __version__, settings.node_name, "dry run" if dry_run else "binding")
@@ -180,12 +199,13 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     def turned() -> None:
         heap.turned()
         health.turned()
-        metrics.swept(time.time())
+        serving.turned()
         _judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
         page.passed(agents[0].agent.plan_object(), agents[0].agent.moved())
 
     def problems() -> list[Problem]:
-        return [problem for server in servers if (problem := server.problem()) is not None]
+        problem = probes.problem() if probes is not None else None
+        return [*([problem] if problem is not None else []), *serving.problems()]
 
     try:
         if not _await_npus(settings, stop, health.turned, health.ready):
@@ -199,19 +219,21 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
             journal=None if dry_run else settings.journal_file or settings.host_root / JOURNAL,
             dry_run=dry_run,
             events=not dry_run,
-            count=metrics.api_request,
+            count=serving.metrics.api_request,
             turned=turned,
             problems=problems,
         )
         agents.append(ClusterAgent(settings, spec, ties))
+        serving.adopt(agents[0].agent, agents[0].watch_ages)
         if not stop.is_set():
             agents[0].run()
         log.info("stopped; bindings stay as they are")
     finally:
         npu_smi.close()
         lock.release()
-        for server in servers:
-            server.close()
+        serving.close()
+        if probes is not None:
+            probes.close()
     return 0
 
 
@@ -277,14 +299,29 @@ def _holder(settings: Settings) -> str:
     return f"cpubind {__version__}, pid {os.getpid()}, node {settings.node_name}"
 
 
-def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, selects: tuple[str, ...]) -> Agent:
+def build(
+    settings: Settings,
+    spec: Spec,
+    npu_smi: NpuSmi,
+    *,
+    dry_run: bool,
+    selects: tuple[str, ...],
+    serving: Serving | None = None,
+) -> Agent:
     """The agent of a host, with the files that it keeps there."""
-    root = settings.host_root
+    root, npu_smi = settings.host_root, CountedNpuSmi(npu_smi)
     observer = Observer(root, architecture=settings.architecture, chooses=chooser(selects))
     host = LinuxHost(root=root)
     actor = Actor(root / "proc", host)
     events = None if dry_run else Events.of_host(root, host, actor.watched, actor.comms)
     state = settings.state_file or (None if dry_run else root / STATE)
+    heap = HeapKeeper()
+
+    def turned() -> None:
+        heap.turned()
+        if serving is not None:
+            serving.turned()
+
     agent = Agent(
         Parts(
             node=settings.node_name,
@@ -296,7 +333,8 @@ def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, sel
             state=StateFile(state) if state else None,
             journal=None if dry_run else settings.journal_file or root / JOURNAL,
             boot_id=boot_id(root),
-            turned=HeapKeeper().turned,
+            problems=serving.problems if serving is not None else tuple,
+            turned=turned,
             sweep_seconds=settings.sweep_interval,
             force_dry_run=dry_run,
             news=events,
@@ -305,6 +343,8 @@ def build(settings: Settings, spec: Spec, npu_smi: NpuSmi, *, dry_run: bool, sel
     )
     if events is not None:
         events.wake, events.glance = agent.wake, agent.glance
+    if serving is not None:
+        serving.adopt(agent)
     return agent
 
 

@@ -16,4 +16,5 @@ undo        takes it back: bindings (what was done to a worker), restore (the co
             of it outlives the agent)
 
 report      the plan's status: conditions, happenings (events), logbook (the log), store and statefile (where it goes)
+tally       what was done, counted, with timings; exposed reads it, and the host, when somebody asks for metrics
 """

@@ -11,6 +11,7 @@ from agent.control.bindings import Binding
 from agent.control.drift import DriftTracker
 from agent.control.journal import Journal
 from agent.control.observe import Observation
+from agent.control.timings import Timings
 from agent.control.undo import Children, Members, Surroundings, Undoer
 from agent.control.watchlist import Watched, WatchList
 from agent.model.cpuset import EMPTY, CpuSet, union
@@ -72,11 +73,19 @@ class Actor:
     the host by an agent that is killed at any moment is known to the next one.
     """
 
-    def __init__(self, proc_root: Path, host: Host, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        proc_root: Path,
+        host: Host,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        timings: Timings | None = None,
+    ) -> None:
         self.comms = CommCache()
         """Names of threads that need not be read, as long as whoever hears of renames keeps it up."""
         self.binder = ThreadBinder(proc_root, host, self.comms)
         self.drift = DriftTracker()
+        self.timings = timings or Timings()
         self._clock = clock
         self.watched = WatchList()
         """The workers whose threads somebody else may put in place between the passes."""
@@ -291,8 +300,14 @@ class Actor:
         self.drift.saw(process, cpuset, now)
         if binding.complete and self.drift.paused(process, now):
             return self._leave(process, roles, cpuset, online, rules)
+        began = time.monotonic()
         outcome = self.binder.bind(process, roles, cpuset=cpuset, online=online, rules=rules, first=first)
-        binding.complete = binding.complete or _is_bound(outcome)
+        if outcome.written:
+            self.timings.bind_seconds.observe(time.monotonic() - began)
+        if first and _is_bound(outcome):
+            binding.complete = True
+            if not binding.left:  # else it has been bound before, to other CPUs
+                self.timings.bound(process)
         return self.drift.judged(outcome, now)
 
     def _leave(

@@ -28,6 +28,9 @@ READ_FAULTS = (
 )
 """Faults of reading the node, gravest first: they make `TopologyDiscovered` False."""
 
+NPU_SMI_FAULTS = frozenset(READ_FAULTS) - {Reason.TOPOLOGY_UNREADABLE}
+"""Those of npu-smi: an agent that it never answered lacks it as much as one that it answered before."""
+
 PLAN_FAULTS = (
     Reason.INVALID_SPEC,
     Reason.UNSUPPORTED_ARCHITECTURE,
@@ -106,7 +109,8 @@ class Conditions:
         ready = gravest(open_problems)
         unread = gravest([p for p in open_problems if p.reason in READ_FAULTS])
         invalid = gravest([p for p in [*report.faults, *([nothing] if nothing else [])] if p.reason in PLAN_FAULTS])
-        degraded = gravest([*report.notes, *_missing(report)])
+        of_npu_smi = (problem for problem in report.faults if problem.reason in NPU_SMI_FAULTS)
+        degraded = gravest([*report.notes, *_missing(report), *of_npu_smi])
         return [
             self._ready(report, ready),
             self._condition("TopologyDiscovered", unread is None, unread, "CPUs, NUMA nodes and NPUs were read"),

@@ -284,7 +284,8 @@ class Interrupts:
         if self._contests.paused(npu, now):
             astray = [vector.key for vector, current, target in look.readings if current != target]
             if self._placed.issuperset(astray):
-                return IrqOutcome(npu, "Partial", self._contests.left(npu, [(key, "irq") for key in astray]), total)
+                problem = self._contests.left(npu, [(key, "irq") for key in astray])
+                return IrqOutcome(npu, "Partial", problem, total, astray=len(astray))
         written = drift = 0
         moved: list[Part] = []
         failed: list[Problem] = [Problem(Reason.PENDING, "interrupts are changing")] * look.lost
@@ -311,7 +312,8 @@ class Interrupts:
         if failed:
             text = f"NPU {npu}: {len(failed)} of {_count(total)} not moved: {failed[0].message}"
             problem = Problem(failed[0].reason, text)
-            return IrqOutcome(npu, "Failed" if len(failed) == total else "Partial", problem, total, written, drift)
+            outcome = IrqOutcome(npu, "Partial", problem, total, written, drift, astray=len(failed))
+            return replace(outcome, state="Failed") if len(failed) == total else outcome
         if not any(vector.submission for vector, _, _ in look.readings):
             text = f"NPU {npu}: no interrupt is called {SQ}; its {CQ} are in place"
             return IrqOutcome(npu, "Partial", Problem(Reason.IRQ_NAMES_UNKNOWN, text), total, written, drift)

@@ -113,14 +113,22 @@ class Journal:
     @property
     def taken(self) -> str:
         """What of the host is still to be given back, for people: ``2 workers, 34 interrupts``. Empty for nothing."""
-        counts = {
+        return ", ".join(_counted(count, noun) for noun, count in self._counts.items() if count)
+
+    @property
+    def entries(self) -> int:
+        """How many things are still to be given back."""
+        return sum(self._counts.values())
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        return {
             "worker": len(self.workers),
             "interrupt": len(self.irqs),
             "UVB thread": len(self.uvb),
             "confined process": len(self.confined),
             "ban of irqbalance": 0 if self.bans is None else len(self.bans.irqs),
         }
-        return ", ".join(_counted(count, noun) for noun, count in counts.items() if count)
 
     def of_boot(self, boot_id: str) -> Journal:
         """This journal when it is of that boot, else what of it outlasts a boot: the spec."""

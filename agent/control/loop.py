@@ -26,14 +26,16 @@ from agent.control.plan import Decision, Planner
 from agent.control.report import Report, resource
 from agent.control.steps import HostSteps, StepsResult
 from agent.control.store import PlanStore
+from agent.control.tally import Tally
 from agent.control.undo import Surroundings
 from agent.model.node import Inventory
-from agent.model.plan import Plan
+from agent.model.plan import Plan, PlanInput
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
 from agent.node.devices import read_davinci
 from agent.node.npu_smi.command import NpuSmi
+from agent.node.npu_smi.counted import CountedNpuSmi
 from agent.node.npu_smi.watch import NpuSmiWatch
 from agent.planning.plan import needs_affinity
 from agent.planning.validation import parse_spec
@@ -85,6 +87,7 @@ class Agent:
         self.planner = Planner(record)
         parts.actor.adopt(record)
         parts.steps.adopt(record)
+        self.tally = Tally(parts.steps.memory.outcomes)
         parts.steps.changed = self.wake
         parts.actor.watched.added = self.wake
         parts.observer.adopt(parts.actor.bindings)
@@ -111,8 +114,10 @@ class Agent:
         self._wake = threading.Event()
         self._due = False  # whether that was for a pass
         self._stopped = threading.Event()
+        npu_smi = parts.npu_smi
+        self.npu_smi = npu_smi if isinstance(npu_smi, CountedNpuSmi) else CountedNpuSmi(npu_smi)
         self.watch = NpuSmiWatch(
-            parts.npu_smi,
+            self.npu_smi,
             lambda: read_davinci(parts.observer.root),
             self.wake,
             override=lambda: (self._spec or parts.defaults).device_type,
@@ -243,7 +248,7 @@ class Agent:
             faults=tuple(faults),
             notes=tuple(dict.fromkeys(notes)),
         )
-        self._publish(report, raw)
+        self._publish(report, raw, decision.inp if decision else None)
 
     def _await(self, seen: Observation | None, now: float) -> None:
         """Says who is awaited: whoever is new is to be asked for at once."""
@@ -260,18 +265,23 @@ class Agent:
         actor, steps, observer = self.parts.actor, self.parts.steps, self.parts.observer
         around = Surroundings(seen.topology.online, seen.children, observer.members, observer.latest_children)
         if spec.mode is Mode.DISABLED:
-            done = steps.restore(around, actor.bindings)
-            self.last_act = actor.act(plan, seen, spec, observer.members, observer.latest_children).after(self.last_act)
+            done, force = steps.restore(around, actor.bindings), {}
+            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children)
         else:
             steps.let_go(plan, around.online, spec, actor.bindings)
             actor.prepare(plan, seen, spec)
             self._save_journal(notes)
             acted = actor.act(plan, seen, spec, observer.members, observer.latest_children)
-            steps.prepare(plan, seen, spec, around, actor.in_force(plan, acted, spec))
+            force = actor.in_force(plan, acted, spec)
+            steps.prepare(plan, seen, spec, around, force)
             done = steps.act(noted=self._save_journal(notes))
+            if spec.mode is Mode.ENFORCE:
+                self.tally.acted(acted, done)
             if any(o.problem and o.problem.reason is Reason.PROCESS_GONE for o in acted.outcomes.values()):
                 self._hearing.doubt()  # that was not told, else there would be no plan for it
-            self.last_act = acted.after(self.last_act)
+        self.tally.stands(plan, force, acted, done, spec)
+        self.tally.remembered(done.memory)
+        self.last_act = acted.after(self.last_act)
         self.last_steps = done.after(self.last_steps)
         steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers), *seen.dismissed})
         observer.bound = actor.bindings
@@ -392,18 +402,20 @@ class Agent:
         self._saved = self.planner.journal
         return True
 
-    def _publish(self, report: Report, raw: Mapping[str, Any]) -> None:
+    def _publish(self, report: Report, raw: Mapping[str, Any], made_of: PlanInput | None) -> None:
         self._meet()
         now = self._timestamp()
         generation = self.parts.state.generation if self.parts.state else 0
         # While there is no plan no worker is reported, and none of them has changed.
         before = {"status": {**_status(self._object), "npus": self._npus}}
-        made_of = (report, raw, generation)
-        if made_of == self._made_of:
+        told = (report, raw, generation)
+        if told == self._made_of:
             document = self._object
         else:
             document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
-            self._made_of = made_of
+            self._made_of = told
+        if made_of is not None:
+            self.tally.planned(document["status"].get("planHash", ""), made_of)
         self._logbook.tell(report, document, self.last_act, self.last_steps)
         self._object = document
         if report.plan is not None:

@@ -171,6 +171,17 @@ class Observer:
             self._topology = found
         return self._topology
 
+    @property
+    def last_topology(self) -> Topology | None:
+        """The CPUs of the host as they were read last."""
+        return self._topology
+
+    @property
+    def cpu_manager_policy(self) -> str:
+        """kubelet's, as of the last look; empty where there is no kubelet."""
+        sight = self._sight
+        return "" if sight is None else sight.kubelet.policy
+
     def children(self) -> Mapping[int, tuple[int, ...]]:
         """Pid -> pids of its children, as they are now."""
         return self.processes.children()

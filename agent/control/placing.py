@@ -52,6 +52,7 @@ class Placer:
             except OSError as error:
                 return error.errno == errno.EINVAL and self._ask(watch, now)
         self._placed(at)
+        self._watched.pinned.roles[target.role] += 1
         if target.role is not watch.main.role:
             watch.moved_at = now
         return False
@@ -87,6 +88,7 @@ class Placer:
             except OSError:
                 return
         self._placed(at)
+        self._watched.pinned.children += 1
 
     def _is_watched(self, watch: Watch) -> bool:
         return self._watched.watches.get(watch.entry.process.pid) is watch
@@ -99,4 +101,6 @@ class Placer:
 
     def _placed(self, at: int) -> None:
         self.moved += 1
-        self.latencies.append(max(0.0, (time.monotonic_ns() - at) / 1e9))
+        seconds = max(0.0, (time.monotonic_ns() - at) / 1e9)
+        self.latencies.append(seconds)
+        self._watched.pinned.seconds.observe(seconds)

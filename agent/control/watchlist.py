@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from agent.control.timings import Pinned
 from agent.model.cpuset import CpuSet
 from agent.model.plan import Roles
 from agent.model.spec import ThreadRule
@@ -67,6 +68,8 @@ class WatchList:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.pinned = Pinned()
+        """What was moved so, for whoever does it to count."""
         self.watches: Mapping[int, Watch] = MappingProxyType({})
         """By pid. Replaced as a whole, under the lock."""
         self.near: frozenset[int] = frozenset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agent.demo.fake_files import put
@@ -76,6 +76,11 @@ class FakeCgroups:
         while path not in self._effective:
             path = _parent(path)
         return self._effective[path]
+
+    def show_memory(self, path: str, anonymous: Mapping[int, int]) -> None:
+        """``memory.numa_stat``, with the bytes on each NUMA node."""
+        figures = "".join(f" N{node}={size}" for node, size in sorted(anonymous.items()))
+        put(self._folder(path) / "memory.numa_stat", f"anon{figures}\nfile{' N0=0' if anonymous else ''}\n")
 
     def attach(self, pid: int, path: str, before: str | None) -> None:
         """Puts a process into a cgroup."""

@@ -132,7 +132,9 @@ class FakeKernel:
             task = self._allowed_to_look(pid)
             if node not in CpuSet.parse(task.mems or self.mems):
                 raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-            return self.memory.move_pages(pid, addresses, node)
+            statuses = self.memory.move_pages(pid, addresses, node)
+            self._show_memory(task)
+            return statuses
 
     # What other programs do
 
@@ -144,6 +146,7 @@ class FakeKernel:
             task.resident = self.memory.resident(pid)
             self.proc.set_maps(pid, self.memory.maps(pid))
             self.proc.write_status(task)
+            self._show_memory(task)
             return mapped
 
     def set_mems(self, pid: int, mems: str) -> None:
@@ -285,6 +288,10 @@ class FakeKernel:
         if task is None:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         return task
+
+    def _show_memory(self, task: FakeTask) -> None:
+        if task.cgroup != "/":  # of which the kernel shows none
+            self.cgroups.show_memory(task.cgroup, self.memory.placed(self.cgroups.procs(task.cgroup)))
 
     def _allowed_to_look(self, pid: int) -> FakeTask:
         task = self._task(pid)

@@ -9,7 +9,7 @@ import errno
 import os
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.node.pages import UNTRIED
@@ -98,6 +98,12 @@ class FakeMemory:
             for mapping in self.mappings.get(pid, [])
             if mapping.anonymous
         )
+
+    def placed(self, pids: Iterable[int]) -> dict[int, int]:
+        """NUMA node -> bytes of anonymous memory that these processes have there."""
+        regions = {id(m.region): m.region for pid in pids for m in self.mappings.get(pid, []) if m.anonymous}
+        pages = Counter(node for region in regions.values() for node in region.nodes if node >= 0)
+        return {node: PAGE * pages[node] for node in self.free}
 
     def end(self, pid: int) -> None:
         for mapping in self.mappings.pop(pid, []):

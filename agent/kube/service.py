@@ -30,6 +30,7 @@ from agent.model.workload import KubeletState
 from agent.node.host import Host, LinuxHost
 from agent.node.kubelet import read_cpu_manager_state
 from agent.node.npu_smi.command import NpuSmi
+from agent.node.npu_smi.counted import CountedNpuSmi
 from agent.node.procfs import boot_id
 from agent.settings import Settings
 
@@ -94,18 +95,19 @@ class ClusterAgent:
             kubelet=lambda: self._kubelet(root),
         )
         actor = Actor(root / "proc", ties.host)
+        npu_smi = CountedNpuSmi(ties.npu_smi)
         self.events = Events.of_host(root, ties.host, actor.watched, actor.comms) if ties.events else None
         self.agent = Agent(
             Parts(
                 node=node,
                 observer=observer,
-                npu_smi=ties.npu_smi,
+                npu_smi=npu_smi,
                 actor=actor,
                 steps=HostSteps(
                     root,
                     ties.host,
                     observer.cgroups,
-                    npu_smi=ties.npu_smi,
+                    npu_smi=npu_smi,
                     memory_seconds=settings.memory_timeout,
                     clock=ties.clock,
                 ),
@@ -145,6 +147,11 @@ class ClusterAgent:
     def stop(self) -> None:
         """Ends `run` after the pass under way. Safe from any thread and from a signal handler."""
         self.agent.stop()
+
+    def watch_ages(self) -> dict[str, float]:
+        """Resource -> seconds since its watch was last heard; without those that were never. Safe from any thread."""
+        ages = ((watch.subject.plural, watch.age()) for watch in self.watches)
+        return {name: age for name, age in ages if age is not None}
 
     def _watch(self, subject: Subject, mirror: PodStore | PlanResource) -> Watch:
         return Watch(

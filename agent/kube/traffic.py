@@ -82,6 +82,8 @@ class Traffic:
         self._backoffs = backoffs
         self.problem: Problem | None = None
         """Why there is no watch just now; None while there is one."""
+        self.heard_at: float | None = None
+        """When the API server last listed, opened a watch or told of a change; monotonic, in seconds."""
         self.version = 0
         """resourceVersion of the last LIST; what is not newer is in it."""
         self.newest = 0
@@ -193,6 +195,7 @@ class Traffic:
                 self.problem = Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense")
                 raise aiohttp.ClientConnectionError(str(self.problem)) from None
         if verb != "get":
+            self.heard_at = time.monotonic()
             self.problem = None
             self._logins = iter(self._backoffs)
 

@@ -97,6 +97,12 @@ class Watch:
         """Why there is no watch just now; None while there is one."""
         return self._traffic.problem
 
+    def age(self) -> float | None:
+        """Seconds since the API server last listed, opened a watch or told of a change. A watch of which nothing is
+        wrong is renewed within five minutes. None before the first time."""
+        heard_at = self._traffic.heard_at
+        return None if heard_at is None else max(0.0, time.monotonic() - heard_at)
+
     def _supervise(self) -> None:
         pauses = iter(self._backoffs)
         while not self._stop.is_set():
@@ -186,6 +192,7 @@ class Watch:
         kind, found = event.get("type"), event.get("object")
         if kind not in ("ADDED", "MODIFIED", "DELETED") or not isinstance(found, Mapping):
             return  # None: of the LIST, which was taken whole
+        self._traffic.heard_at = time.monotonic()
         number = version(found)
         self._traffic.newest = max(self._traffic.newest, number)
         if number > self._traffic.version or not self._traffic.version:

@@ -119,6 +119,8 @@ class IrqOutcome:
     written: int = 0
     drift: int = 0
     """Of those written, the ones that an earlier pass had put in place."""
+    astray: int = field(default=0, compare=False)
+    """Of `irqs`, the ones that are elsewhere all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,10 @@ class Reason(StrEnum):
         "PortInUse",
         "Health or metrics cannot be served: another process has the port, mostly; tried again every few seconds.",
     )
+    TLS_UNUSABLE = (
+        "TlsUnusable",
+        "The certificate for metrics, its key or the CA of clients cannot be used; tried again every few seconds.",
+    )
 
 
 MAX_MESSAGE_BYTES = 256

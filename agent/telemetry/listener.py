@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 from agent.model.address import Address
 from agent.model.reason import Problem, Reason
+from agent.telemetry.tls import TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +82,12 @@ class Listener:
         *,
         retry: float = RETRY_SECONDS,
         deadline: float = DEADLINE_SECONDS,
+        tls: TlsFiles | None = None,
     ) -> None:
-        """`name` says in messages what is served, such as ``metrics``. `retry` and `deadline` are seconds."""
+        """`name` says in messages what is served, such as ``metrics``. `retry` and `deadline` are seconds. With `tls`
+        nothing is answered in the clear."""
         self.name, self.address = name, address
-        self._answer, self._retry, self._deadline = answer, retry, deadline
+        self._answer, self._retry, self._deadline, self._tls = answer, retry, deadline, tls
         self._lock = threading.Lock()
         self._server: _Server | None = None
         self._problem: Problem | None = None
@@ -112,13 +116,17 @@ class Listener:
     def _run(self) -> None:
         while not self._closed.is_set():
             try:
-                server = _Server(_listen(self.address), self._answer, self._deadline)
+                if self._tls is not None and (problem := self._no_certificate()) is not None:
+                    self._problem = problem
+                    self._closed.wait(self._retry)
+                    continue
+                server = _Server(_listen(self.address), self._answer, self._deadline, self._tls)
                 with self._lock:
                     if self._closed.is_set():
                         server.server_close()
                         return
                     self._server, self._problem = server, None
-                log.info("serving %s on %s", self.name, self.address)
+                log.info("serving %s on %s%s", self.name, self.address, " with TLS" if self._tls else "")
                 try:
                     server.serve_forever(_POLL_SECONDS)
                 finally:
@@ -128,6 +136,15 @@ class Listener:
                 said = f"{self.name} cannot listen on {self.address}: {_said(error)}"
                 self._problem = Problem(Reason.PORT_IN_USE, said)
                 self._closed.wait(self._retry)
+
+    def _no_certificate(self) -> Problem | None:
+        """Before anything is listened on: a port that answers nobody would look like one that does."""
+        assert self._tls is not None
+        try:
+            self._tls.context()
+        except OSError as error:
+            return Problem(Reason.TLS_UNUSABLE, f"{self.name} cannot be served with TLS: {_said(error)}")
+        return None
 
 
 def _listen(address: Address) -> socket.socket:
@@ -145,6 +162,10 @@ def _listen(address: Address) -> socket.socket:
 
 
 def _said(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "no certificate with its key"
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)  # create_server has the address once more in its own words
@@ -156,12 +177,13 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads = True
     server_address: tuple[Any, ...]
 
-    def __init__(self, listening: socket.socket, answer: Answer, deadline: float) -> None:
+    def __init__(self, listening: socket.socket, answer: Answer, deadline: float, tls: TlsFiles | None = None) -> None:
         # Not TCPServer's own, which makes a socket of one family, and HTTPServer asks DNS for the name of its address.
         socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
         self.socket = listening
         self.answer = answer
         self._deadline = deadline
+        self._tls = tls
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
         """Open connections, oldest first, and when they are cut."""
@@ -174,6 +196,15 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 time.sleep(0.1)  # the connection stays in the queue: without a pause this is a busy loop
             raise
         connection.settimeout(self._deadline)
+        if self._tls is not None:
+            try:
+                # Nothing is said yet: a peer that is slow to shake hands holds up its own thread alone.
+                connection = self._tls.context().wrap_socket(
+                    connection, server_side=True, do_handshake_on_connect=False
+                )
+            except (OSError, ValueError) as error:
+                connection.close()
+                raise OSError(str(error)) from error
         return connection, peer
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's own
@@ -221,7 +252,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 def _cut(connection: socket.socket) -> None:
     """Wakes the thread that waits for it; that thread closes it."""
     with contextlib.suppress(OSError):  # the peer may have gone already
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not SSLSocket's own, which takes TLS off a connection that another thread speaks it on.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -230,6 +262,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "cpubind"
     sys_version = ""
+
+    def setup(self) -> None:
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.do_handshake()
+        super().setup()
 
     def do_GET(self) -> None:
         headers = {name.lower(): " ".join(value.split()) for name, value in self.headers.items()}

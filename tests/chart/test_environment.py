@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ EVERYTHING: dict[str, Any] = {
     "statusInterval": 20,
     "log": {"level": "debug", "format": "json"},
     "npuSmi": {"timeout": 30},
+    "metrics": {"address": "10.0.0.7", "perPod": True, "tls": {"secretName": "cpubind-tls", "clientAuth": True}},
 }
 
 
@@ -68,7 +70,11 @@ def test_every_value_arrives_as_the_agent_reads_it(helm: Helm) -> None:
         "CPUBIND_NAMESPACES": "prod,test",
         "CPUBIND_EXCLUDE_NAMESPACES": "kube-system",
         "CPUBIND_HEALTH_ADDRESS": ":8086",
-        "CPUBIND_METRICS_ADDRESS": ":9486",
+        "CPUBIND_METRICS_ADDRESS": "10.0.0.7:9486",
+        "CPUBIND_METRICS_PER_POD": "true",
+        "CPUBIND_METRICS_TLS_CERT": "/etc/cpubind/metrics-tls/tls.crt",
+        "CPUBIND_METRICS_TLS_KEY": "/etc/cpubind/metrics-tls/tls.key",
+        "CPUBIND_METRICS_TLS_CLIENT_CA": "/etc/cpubind/metrics-tls/ca.crt",
         "CPUBIND_SWEEP_INTERVAL": "0.5",
         "CPUBIND_STATUS_INTERVAL": "20",
         "CPUBIND_LOG_LEVEL": "debug",
@@ -103,6 +109,7 @@ def test_the_agent_takes_what_the_chart_sets(helm: Helm, monkeypatch: pytest.Mon
     assert [(rule.prefix, rule.role) for rule in spec.thread_rules] == [("ucm_", "main"), ("$hccl=", "acl")]
     assert spec.irq_binding is spec.allow_any_architecture is False
     assert settings.sweep_interval == 0.5
+    assert (settings.metrics_per_pod, settings.metrics_tls_client_ca) == (True, Path("/etc/cpubind/metrics-tls/ca.crt"))
 
 
 def test_false_is_set_and_null_is_not(helm: Helm) -> None:
@@ -119,7 +126,27 @@ def test_values_typed_on_the_command_line_arrive_too(helm: Helm) -> None:
 
 
 def test_metrics_can_be_off(helm: Helm) -> None:
-    assert helm.render({"metrics": {"enabled": False}}).env["CPUBIND_METRICS_ADDRESS"] == "off"
+    rendered = helm.render({"metrics": {"enabled": False, "perPod": True, "tls": {"secretName": "cpubind-tls"}}})
+    assert {name: value for name, value in rendered.env.items() if "METRICS" in name} == {
+        "CPUBIND_METRICS_ADDRESS": "off"
+    }
+    assert "cpubind-tls" not in rendered.text
+
+
+def test_in_the_hosts_network_metrics_are_where_they_are_told_to_be_and_probes_stay_at_home(helm: Helm) -> None:
+    env = helm.render({"hostNetwork": True, "metrics": {"address": "[fd00::7]"}}).env
+    assert (env["CPUBIND_METRICS_ADDRESS"], env["CPUBIND_HEALTH_ADDRESS"]) == ("[fd00::7]:9486", "127.0.0.1:8086")
+
+
+def test_the_certificate_is_a_folder_that_only_the_agent_reads(helm: Helm) -> None:
+    rendered = helm.render({"metrics": {"tls": {"secretName": "cpubind-tls"}}})
+    assert "CPUBIND_METRICS_TLS_CLIENT_CA" not in rendered.env
+    (volume,) = (volume for volume in rendered.pod["volumes"] if volume["name"] == "metrics-tls")
+    assert volume["secret"] == {"secretName": "cpubind-tls", "defaultMode": 0o400}
+    (mount,) = (mount for mount in rendered.container["volumeMounts"] if mount["name"] == "metrics-tls")
+    assert mount == {"name": "metrics-tls", "mountPath": "/etc/cpubind/metrics-tls", "readOnly": True}
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert "scheme" not in rendered.container[name]["httpGet"], "probes are in the clear"
 
 
 def test_a_service_called_cpubind_sets_no_variable_in_the_pod(plain: Rendered) -> None:

@@ -22,6 +22,13 @@ SENTENCES: list[tuple[dict[str, Any], str]] = [
         "health.port and metrics.port are both 9486: each needs a port of its own",
     ),
     (
+        {"metrics": {"tls": {"clientAuth": True}}},
+        (
+            "metrics.tls.clientAuth needs metrics.tls.secretName: without a certificate of its own the agent can ask "
+            "nobody for one"
+        ),
+    ),
+    (
         {"serviceAccount": {"create": False}},
         "serviceAccount.create is false: name the account to use in serviceAccount.name",
     ),

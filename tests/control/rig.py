@@ -18,6 +18,7 @@ from agent.control.observe import Chooser, Observer, everything
 from agent.control.statefile import StateFile
 from agent.control.steps import HostSteps
 from agent.control.store import PlanStore
+from agent.control.timings import Timings
 from agent.demo.profiles import Profile
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
@@ -39,6 +40,8 @@ class Rig:
         self.interrupts = interrupts
         self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)
         self.now = 1000.0
+        self.uptime = 0.0
+        """Seconds since boot, by which start times of processes count."""
         self.parts = parts
         self.told: list[Happening] = []
         self._pods: tuple[Pod, ...] = ()
@@ -61,7 +64,12 @@ class Rig:
                 node=self.node.name,
                 observer=observer,
                 npu_smi=self.node.npu_smi,
-                actor=Actor(self.node.root / "proc", self.node.kernel, clock=lambda: self.now),
+                actor=Actor(
+                    self.node.root / "proc",
+                    self.node.kernel,
+                    clock=lambda: self.now,
+                    timings=Timings(lambda: self.uptime),
+                ),
                 steps=HostSteps(
                     self.node.root,
                     self.node.kernel,

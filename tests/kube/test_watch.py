@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from operator import le
+from pathlib import Path
 
 import pytest
 
 from agent.kube import traffic, watch
+from agent.kube.access import Access
 from agent.kube.retry import Backoffs
 from tests.cluster.fake_apiserver import FakeApiServer
 from tests.cluster.fault_proxy import GONE, Body, FaultProxy
@@ -39,6 +41,29 @@ def test_what_is_there_comes_at_once_and_what_happens_later_one_by_one(
     assert [kind for kind, name in pods.told if name == "new"] == ["ADDED", "MODIFIED"]
     assert [kind for kind, name in pods.told if name == "old"][-1] == "DELETED"
     assert pods.lists == 1
+
+
+def test_a_watch_is_as_old_as_what_it_heard_last(fake_cluster: FakeApiServer, follow: Follow) -> None:
+    pods = follow()
+    pods.until_open()
+    heard_at = pods.watch._traffic.heard_at
+    assert heard_at is not None
+    pods.watch._traffic.heard_at = heard_at - 1000
+    age = pods.watch.age()
+    assert age is not None
+    assert age >= 1000
+    fake_cluster.pods.run("new", node=NODE)
+    pods.until(lambda: pods.names == {"new"}, "it is told")
+    age = pods.watch.age()
+    assert age is not None
+    assert age < 1000
+
+
+def test_a_watch_that_never_was_has_no_age() -> None:
+    access = Access("http://127.0.0.1:1", Path("/nowhere"))
+    subject = traffic.Subject("", "v1", "pods", "spec.nodeName=a")
+    never = watch.Watch(subject, access, listed=lambda _: None, event=lambda _kind, _object: None)
+    assert never.age() is None
 
 
 def test_nothing_but_gets_lists_and_watches_of_our_node_are_asked_for(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import shutil
+import subprocess
+import threading
+import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +16,12 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent import __version__
-from agent.control.drift import DriftTotals
 from agent.model.address import Address
-from agent.telemetry.metrics import WORKER_STATES, Metrics, MetricsServer
+from agent.model.figures import Distribution, Figures
+from agent.telemetry.families import FAMILIES, WORKER_STATES
+from agent.telemetry.metrics import FRESH_SECONDS, Metrics, MetricsServer
+from tests.docs.metrics_page import PAGE, page
 from tests.telemetry.listening import LOOPBACK, ask, port_of
-
-DOCS = Path(__file__).parents[2] / "docs/metrics.md"
 
 Labels = dict[str, str]
 
@@ -134,16 +136,71 @@ def test_odd_verbs_and_codes_make_no_series_of_their_own() -> None:
 
 
 def test_drift_is_counted_by_kind_and_by_what_came_of_it_and_every_series_is_there_from_the_start() -> None:
-    totals = DriftTotals()
-    totals.add("thread", "repaired")
-    totals.add("irq", "left")
-    for metrics, expected in ((Metrics(dict), {}), (Metrics(dict, lambda: totals), {"thread": 1.0, "irq": 1.0})):
+    figures = Figures()
+    metrics = Metrics(dict, lambda: figures)
+    for expected in (0, 1):
         detected = _samples(metrics, "cpubind_drift_detected_total")
-        assert detected == [({"kind": kind}, expected.get(kind, 0)) for kind in ("thread", "cpuset", "irq")]
+        assert detected == [
+            ({"kind": "thread"}, expected),
+            ({"kind": "cpuset"}, 0),
+            ({"kind": "irq"}, 0),
+        ]
         repaired = _samples(metrics, "cpubind_drift_repaired_total")
         assert len(repaired) == 9
         found = {(labels["kind"], labels["result"]): value for labels, value in repaired if value}
-        assert found == ({("thread", "repaired"): 1, ("irq", "left"): 1} if expected else {})
+        assert found == ({("thread", "repaired"): 1} if expected else {})
+        detections, repairs = dict(figures.drift_detected), dict(figures.drift_repaired)
+        detections["thread"] += 1
+        repairs["thread", "repaired"] += 1
+        figures = Figures(drift_detected=detections, drift_repaired=repairs)
+
+
+def test_a_histogram_counts_what_is_up_to_each_bound() -> None:
+    distribution = Distribution((0.5, 1.0))
+    metrics = Metrics(dict, lambda: Figures(bind_seconds=distribution))
+    for value in (0.1, 0.5, 0.7, 1.0, 7.0):
+        distribution.observe(value)
+    name = "cpubind_bind_duration_seconds"
+    assert _samples(metrics, f"{name}_bucket") == [({"le": "0.5"}, 2), ({"le": "1.0"}, 4), ({"le": "+Inf"}, 5)]
+    assert _samples(metrics, f"{name}_count") == [({}, 5)]
+    [(_, total)] = _samples(metrics, f"{name}_sum")
+    assert total == pytest.approx(9.3)
+
+
+def test_what_kind_of_node_it_is_is_unknown_until_it_is_known() -> None:
+    names = ("strategy", "device_type", "architecture", "cgroup", "cpu_manager_policy", "events")
+    assert _samples(Metrics(dict), "cpubind_node_info") == [(dict.fromkeys(names, "unknown") | {"events": "off"}, 1)]
+    plan = {"status": {"strategy": "GlobalSlice", "deviceType": "A3", "architecture": "aarch64"}}
+    figures = Figures(cgroup="v2", cpu_manager_policy="static", event_stream="up")
+    known = ("GlobalSlice", "A3", "aarch64", "v2", "static", "up")
+    assert _samples(Metrics(lambda: plan, lambda: figures), "cpubind_node_info") == [
+        (dict(zip(names, known, strict=True)), 1)
+    ]
+
+
+def test_cpus_are_counted_by_npu_and_role() -> None:
+    plan = {"status": {"npus": [{"id": 3, "roles": {"irq": "0-1", "main": "2-7,9", "acl": "8"}}]}}
+    assert {
+        (labels["npu"], labels["role"]): value for labels, value in _samples(Metrics(lambda: plan), "cpubind_pool_cpus")
+    } == {("3", "irq"): 2, ("3", "main"): 7, ("3", "acl"): 1}
+
+
+def test_pods_are_named_only_where_that_is_asked_for() -> None:
+    both = _worker(3)
+    plan = _plan([_worker(1), _worker(2, "Failed"), both], [both])
+    assert _samples(Metrics(lambda: plan), "cpubind_pod_workers") == []
+    assert [
+        (labels["namespace"], labels["pod"], labels["state"], value)
+        for labels, value in _samples(Metrics(lambda: plan, per_pod=True), "cpubind_pod_workers")
+    ] == [("prod", "llm-1", "Bound", 1), ("prod", "llm-2", "Failed", 1), ("prod", "llm-3", "Bound", 1)]
+
+
+def test_the_age_of_each_watch_is_shown_once_it_was_heard() -> None:
+    ages: dict[str, float] = {}
+    metrics = Metrics(dict, watch_ages=lambda: ages)
+    assert _samples(metrics, "cpubind_watch_age_seconds") == []
+    ages["pods"] = 12.5
+    assert _samples(metrics, "cpubind_watch_age_seconds") == [({"resource": "pods"}, 12.5)]
 
 
 def test_there_are_no_created_series() -> None:
@@ -190,36 +247,60 @@ def test_a_document_of_any_form_gives_metrics_that_can_be_read(document: Any) ->
     assert len(labels) == len(set(labels)), "Prometheus refuses a scrape with the same series twice"
 
 
+def test_no_label_ever_has_a_value_beyond_those_that_are_listed() -> None:
+    """Whatever a plan says, or another version of the agent counts."""
+    odd = "x" * 30 + '\n"7f3a'
+    plan = {
+        "status": {
+            **dict.fromkeys(("strategy", "deviceType", "architecture"), odd),
+            "npus": [{"id": odd, "roles": {"main": "0-3", odd: "4"}, "workers": [_worker(7, odd, pod=odd)]}],
+            "conditions": [{"type": "Ready", "status": odd, "reason": odd}, {"type": odd, "status": "True"}],
+        }
+    }
+    operations: Any = {(odd, odd, odd): 1}
+    others: Any = {odd: 1}
+    figures = Figures(
+        cgroup=odd,
+        cpu_manager_policy=odd,
+        operations=operations,
+        drift_detected=others,
+        plan_changes=others,
+        query_errors={(odd, odd): 1},  # type: ignore[dict-item]
+    )
+    metrics = Metrics(lambda: plan, lambda: figures, watch_ages=lambda: {odd: 1.0})
+    metrics.api_request(odd, odd)
+    text = generate_latest(metrics.registry).decode()
+    assert "7f3a" not in text
+    assert 'cpubind_condition{reason="other",status="other",type="Ready"} 1.0' in text
+
+
 def _everything() -> Metrics:
     """With at least one series of each metric."""
-    metrics = Metrics(_plan)
+    metrics = Metrics(_plan, Figures, per_pod=True)
     metrics.api_request("list", "200")
     metrics.swept(1.0)
     return metrics
 
 
-def test_the_docs_list_every_metric_with_its_type_its_labels_and_its_meaning() -> None:
-    rows = {
-        name: (kind, set(re.findall(r"`(\w+)`", labels)), meaning)
-        for name, kind, labels, meaning in re.findall(
-            r"^\| `(\w+)` \| (\w+) \| (.*?) ?\| (.+?) \|$", DOCS.read_text(), re.MULTILINE
-        )
+def test_what_is_exported_is_what_is_listed() -> None:
+    exported = {family.name: (family.type, family.documentation) for family in _everything().registry.collect()}
+    assert exported == {
+        family.stem: ("info" if family.kind == "info" else family.kind, family.help) for family in FAMILIES
     }
-    exported = {
-        family.samples[0].name: (
-            "gauge" if family.type == "info" else family.type,
-            {name for sample in family.samples for name in sample.labels},
-            family.documentation,
-        )
-        for family in _everything().registry.collect()
-    }
-    assert rows == exported
+    assert all(family.name.startswith("cpubind_") and family.help.endswith((".", "…")) for family in FAMILIES)
+    assert all(label.values or label.form for family in FAMILIES for label in family.labels)
 
 
-def test_the_docs_list_the_states_of_workers() -> None:
-    said = re.search(r"`state` is one of (.+?);", DOCS.read_text(), re.DOTALL)
-    assert said is not None
-    assert tuple(re.findall(r"`(\w+)`", said[1])) == WORKER_STATES
+def test_the_page_is_made_of_the_metrics_that_there_are() -> None:
+    assert PAGE.read_text() == page(), "run `make docs`"
+
+
+def test_prometheus_finds_nothing_to_mend_in_them() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("NO promtool HERE: install Debian's prometheus")
+    text = generate_latest(_everything().registry)
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +316,34 @@ def test_metrics_are_served_under_metrics_and_nothing_anywhere_else(port: int) -
     assert "cpubind_npus 0.0\n" in body
     for path in ("/", "/healthz", "/metrics/"):
         assert ask(port, path)[:2] == (404, "not found\n")
+
+
+def test_many_who_ask_at_once_cost_as_much_as_a_few() -> None:
+    asked: list[int] = []
+
+    def document() -> dict[str, Any]:
+        asked.append(1)
+        return {}
+
+    server = MetricsServer(Address(LOOPBACK, 0), Metrics(document))
+    port = port_of(server)
+    answers: list[tuple[int, str]] = []
+    try:
+        began = time.monotonic()
+        threads = [threading.Thread(target=lambda: answers.append(ask(port, "/metrics")[:2])) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answers) == 20
+        assert set(answers) == {answers[0]}
+        assert len(asked) <= 1 + (time.monotonic() - began) / FRESH_SECONDS
+        time.sleep(FRESH_SECONDS)
+        before = len(asked)
+        assert ask(port, "/metrics")[0] == 200
+        assert len(asked) == before + 1, "who asks later gets what is so then"
+    finally:
+        server.close()
 
 
 def test_a_scraper_gets_openmetrics_when_it_asks_for_it(port: int) -> None:

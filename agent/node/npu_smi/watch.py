@@ -28,6 +28,14 @@ STATIC_SECONDS: Final = 600.0
 PATIENCE: Final = 60.0
 """Seconds that one round may take: four queries with their own limit, and starting them."""
 
+UNUSABLE: Final = (
+    Reason.TABLE_TRUNCATED,
+    Reason.TABLE_UNREADABLE,
+    Reason.INVENTORY_INCOMPLETE,
+    Reason.INVENTORY_MISMATCH,
+)
+"""Why the answers of a round can't be used."""
+
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
@@ -79,6 +87,8 @@ class NpuSmiWatch:
         self._reread = False
         self._awaiting = False
         self._eager = 0  # rounds started since something has been awaited
+        self.unusable: dict[Reason, int] = dict.fromkeys(UNUSABLE, 0)
+        """Rounds in which npu-smi answered, and could not be understood, by reason."""
 
     def poll(self, now: float, *, awaiting: bool) -> WatchState:
         """Takes a result that has arrived and starts a round when one is due. Never blocks.
@@ -141,6 +151,8 @@ class NpuSmiWatch:
         self._problem = result.problem
         if result.reading is None:
             self._failures += 1
+            if result.problem is not None and result.problem.reason in self.unusable:
+                self.unusable[result.problem.reason] += 1
             return
         self._failures = 0
         self._reading, self._arrived = result.reading, now

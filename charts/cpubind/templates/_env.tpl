@@ -18,7 +18,7 @@ plain dollar.
   "CPUBIND_NAMESPACES" (join "," $v.namespaces)
   "CPUBIND_EXCLUDE_NAMESPACES" (join "," $v.excludeNamespaces)
   "CPUBIND_HEALTH_ADDRESS" (printf "%s:%v" $listen $v.health.port)
-  "CPUBIND_METRICS_ADDRESS" (ternary (printf "%s:%v" $listen $v.metrics.port) "off" $v.metrics.enabled)
+  "CPUBIND_METRICS_ADDRESS" (ternary (printf "%s:%v" ($v.metrics.address | default $listen) $v.metrics.port) "off" $v.metrics.enabled)
   "CPUBIND_SWEEP_INTERVAL" $v.sweepInterval
   "CPUBIND_MEMORY_TIMEOUT" $v.memoryTimeout
   "CPUBIND_STATUS_INTERVAL" $v.statusInterval
@@ -38,6 +38,18 @@ plain dollar.
   "CPUBIND_ALLOW_ANY_ARCHITECTURE" $v.allowAnyArchitecture
   "HOME" "/tmp"
 -}}
+{{- with $v.metrics -}}
+{{- if and .enabled .perPod -}}
+{{- $_ := set $settings "CPUBIND_METRICS_PER_POD" "true" -}}
+{{- end -}}
+{{- if and .enabled .tls.secretName -}}
+{{- $_ := set $settings "CPUBIND_METRICS_TLS_CERT" "/etc/cpubind/metrics-tls/tls.crt" -}}
+{{- $_ := set $settings "CPUBIND_METRICS_TLS_KEY" "/etc/cpubind/metrics-tls/tls.key" -}}
+{{- if .tls.clientAuth -}}
+{{- $_ := set $settings "CPUBIND_METRICS_TLS_CLIENT_CA" "/etc/cpubind/metrics-tls/ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if $v.driver.libraryPath -}}
 {{- $_ := set $settings "CPUBIND_NPU_SMI_LIBRARY_PATH" $v.driver.libraryPath -}}
 {{- else if $v.driver.path -}}

@@ -31,6 +31,9 @@ is of its form.
 {{- if and .Values.metrics.enabled (eq (int .Values.health.port) (int .Values.metrics.port)) -}}
 {{- fail (printf "health.port and metrics.port are both %v: each needs a port of its own" .Values.health.port) -}}
 {{- end -}}
+{{- if and .Values.metrics.tls.clientAuth (not .Values.metrics.tls.secretName) -}}
+{{- fail "metrics.tls.clientAuth needs metrics.tls.secretName: without a certificate of its own the agent can ask nobody for one" -}}
+{{- end -}}
 {{- with .Values.updateStrategy -}}
 {{- if not (has (toString (dig "rollingUpdate" "maxSurge" 0 .)) (list "0" "0%")) -}}
 {{- fail "updateStrategy.rollingUpdate.maxSurge must be 0: of two agents on a node the second waits for the lock of the first, so that neither would go on" -}}
@@ -90,7 +93,7 @@ is of its form.
 {{- end -}}
 {{- end -}}
 {{- $taken := dict -}}
-{{- range concat (include "cpubind.hostFolders" . | fromYamlArray) (list (dict "name" "tmp" "path" "/tmp")) -}}
+{{- range concat (include "cpubind.hostFolders" . | fromYamlArray) (list (dict "name" "tmp" "path" "/tmp") (dict "name" "metrics-tls" "path" "/etc/cpubind/metrics-tls")) -}}
 {{- if hasKey $taken .path -}}
 {{- fail (printf "%s is mounted twice" .path) -}}
 {{- end -}}

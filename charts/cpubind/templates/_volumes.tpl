@@ -52,6 +52,12 @@ and a mount goes on showing the old one.
 {{- end }}
 - name: tmp
   mountPath: /tmp
+{{- if and .Values.metrics.enabled .Values.metrics.tls.secretName }}
+# The folder, not its files: kubelet replaces it when the Secret changes, and a mounted file would stay the old one.
+- name: metrics-tls
+  mountPath: /etc/cpubind/metrics-tls
+  readOnly: true
+{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -69,6 +75,12 @@ and a mount goes on showing the old one.
 - name: tmp
   emptyDir:
     sizeLimit: 64Mi
+{{- if and .Values.metrics.enabled .Values.metrics.tls.secretName }}
+- name: metrics-tls
+  secret:
+    secretName: {{ .Values.metrics.tls.secretName }}
+    defaultMode: 0400
+{{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
