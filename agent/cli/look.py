@@ -22,16 +22,19 @@ from agent.cli.options import (
     spec_in_force,
     spec_options,
 )
+from agent.cli.progress import told_when_slow
+from agent.cli.reported import reported
 from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
 from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
 from agent.model.plan import WorkerPlan
 from agent.model.reason import Problem, Reason, Refused, printable
-from agent.model.spec import Mode, Spec
+from agent.model.spec import Mode, Spec, Steps
 from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
+from agent.planning.optin import steps_of
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.text import make_console
 
@@ -87,9 +90,19 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
 @host_options
 @spec_options
 def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
-    """Say why an NPU (npu:3), a process (its pid) or a pod (name or namespace/name) has the CPUs that it has.
+    """Say why an NPU (npu:3), a process (its pid) or a pod (name or namespace/name) has the CPUs that it has: its
+    domain, the NPUs that share it, the strategy, each step of the rule with its numbers, what is skipped and why, and
+    what would change it. At the end stands what the agent last reported of it.
 
-    Pods are known in a snapshot that was taken with them; a bare host has none.
+    Nothing is written to the host. Pods are known in the agent's pod, and in a snapshot that was taken there; a bare
+    host has none. A spec flag asks "what if".
+
+    \b
+    cpubind explain npu:3                           an NPU, whether or not somebody is on it
+    cpubind explain 4711                            a process on an NPU
+    cpubind explain prod/llm-0                      a pod, in the agent's pod
+    cpubind explain npu:3 --strategy NumaSlice      why it would have others
+    cpubind explain prod/llm-0 --snapshot node.tar.gz
     """
     kind, _, number = subject.partition(":")
     if kind == "npu" and not (number.isascii() and number.isdigit()):
@@ -107,12 +120,15 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         if npu is None:
             known = ", ".join(str(n.id) for n in decision.plan.npus)
             raise Refused(Reason.NPU_NOT_IN_DOMAIN, f"there is no NPU {number} on this node; there are {known}")
-        lines = explain_npu(decision.inp, decision.plan, npu)
+        lines = [*explain_npu(decision.inp, decision.plan, npu), *reported(origin.status, npu=npu.id)]
     else:
         workers = _workers(found, subject)
         if not workers:
             raise Refused(Reason.NO_WORKERS, _nobody(found, origin, subject))
-        lines = [line for entry in workers for line in explain_worker(decision.inp, decision.plan, entry)]
+        lines = []
+        for entry in workers:
+            lines += explain_worker(decision.inp, decision.plan, entry, _steps(found, entry))
+            lines += reported(origin.status, pid=entry.worker.process.pid)
     for line in dict.fromkeys(lines):
         click.echo(line)
     for note in found.report.notes:
@@ -126,10 +142,20 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
 @host_options
 @spec_options
 def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
-    """Compare every thread's mask with the plan. Exit 0: all in place; 1: some are not, or there is no plan.
+    """Compare every thread's mask with the plan. Exit 0: all in place; 1: some are not, and the list of them; or there
+    is no plan.
 
-    Masks are read from /proc below the host root, so that this works on a snapshot, too. Main threads that narrowed
-    themselves to a part of the main CPUs count as in place.
+    Nothing is written to the host. Masks are read from /proc below the host root, so that this works on a snapshot,
+    too. Main threads that narrowed themselves to a part of the main CPUs count as in place.
+
+    \b
+    cpubind verify                              this host, or in the agent's pod its node
+    cpubind verify || cpubind plan              what is astray, then what was planned
+    cpubind verify --select npu=0-3             only the processes on these NPUs
+    cpubind verify --snapshot node.tar.gz       a node that somebody captured
+
+    A thread that is not in place is put there by the agent, within a sweep (5 s). If none runs, nobody does: see
+    `cpubind run`. If one runs and the thread is listed again, somebody else moves it: `kubectl describe` its pod.
     """
     settings = settings_from(flags)
     view = None if snapshot else cluster_view(settings)
@@ -143,7 +169,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
         for entry in found.decision.plan.workers:
             process, roles = entry.worker.process, entry.allotment.roles
             if roles is None:
-                click.echo(f"process {process.pid}: not planned: {entry.allotment.problem}")
+                click.echo(f"process {process.pid} ({entry.worker.name}): not planned: {entry.allotment.problem}")
                 unplanned += 1
                 continue
             binder = ThreadBinder(proc, ProcStatusHost(proc, process.pid))
@@ -164,11 +190,20 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
     if astray or unplanned:
         counts = f"{astray} threads not in place, {unplanned} of {workers} workers not planned"
         click.echo(f"cpubind: {Problem(Reason.DRIFT if astray else Reason.PENDING, counts)}", err=True)
+        click.echo(f"cpubind: {_what_to_do(origin, astray=astray)}", err=True)
     elif not workers:
         click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
     else:
         click.echo(f"every thread of {workers} workers is in place")
     return 1 if astray or unplanned or blind else _verdict(found)
+
+
+def _what_to_do(origin: Source, *, astray: int) -> str:
+    if not astray:
+        return "what would change it: cpubind explain PID"
+    if origin.live:
+        return "an agent puts them back within a sweep; is one running, and is its mode Enforce? cpubind doctor says so"
+    return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
 
 
 _BLIND = frozenset({Reason.NOT_THIS_KERNEL, Reason.PROCESS_UNREADABLE, Reason.CPUSET_UNREADABLE})
@@ -196,6 +231,14 @@ def _workers(found: Survey, subject: str) -> list[WorkerPlan]:
     return [entry for entry in entries if entry.worker.container in keys]
 
 
+def _steps(found: Survey, entry: WorkerPlan) -> Steps | None:
+    """What is done for a worker, by the annotations of its pod."""
+    seen, process = found.seen, entry.worker.process
+    if seen is None or found.decision is None or process not in seen.pods:
+        return None
+    return steps_of(seen.pods[process], seen.places[process][2], found.decision.inp.spec)
+
+
 def _nobody(found: Survey, origin: Source, subject: str) -> str:
     """Why nothing of that name is planned."""
     name = printable(subject, 80)
@@ -211,17 +254,18 @@ def _nobody(found: Survey, origin: Source, subject: str) -> str:
 
 def _look(origin: Source, spec: Spec, unread: Sequence[Problem]) -> Survey:
     """A survey that writes nothing, whatever mode is set."""
-    dry = replace(spec, mode=Mode.DRY_RUN)
+    dry = replace(origin.spec or spec, mode=Mode.DRY_RUN)
     accepted = origin.accepted
-    return survey(
-        origin.observer,
-        origin.npu_smi,
-        dry,
-        node=origin.node,
-        journal=origin.journal,
-        problems=(*unread, *origin.problems),
-        accepted=replace(accepted, mode=Mode.DRY_RUN) if accepted else None,
-    )
+    with told_when_slow(f"reading {origin.node}: npu-smi may take its time"):
+        return survey(
+            origin.observer,
+            origin.npu_smi,
+            dry,
+            node=origin.node,
+            journal=origin.journal,
+            problems=(*unread, *origin.problems),
+            accepted=replace(accepted, mode=Mode.DRY_RUN) if accepted else None,
+        )
 
 
 def _now() -> str:

@@ -1,0 +1,38 @@
+"""What the agent has written of an NPU or a worker into the plan's `status`, in sentences. A look at the host does not
+know what came of binding; the agent does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agent.model.reason import printable
+
+
+def reported(status: Mapping[str, Any], *, npu: int | None = None, pid: int | None = None) -> list[str]:
+    """Of an NPU by its id, or of a worker by its pid; nothing where the agent wrote nothing of it."""
+    lines = []
+    for entry in _entries(status.get("npus")):
+        workers = [worker for worker in _entries(entry.get("workers")) if pid in (None, worker.get("pid"))]
+        if (npu is not None and entry.get("id") != npu) or (pid is not None and not workers):
+            continue
+        name = f"NPU {entry.get('id')}"
+        lines.append(f"The agent last reported {name} as {_said(entry)}.")
+        if "irq" in entry:
+            lines.append(f"The agent last reported the interrupts of {name} as {_said(entry, 'irq')}.")
+        for worker in workers:
+            process = f"process {worker.get('pid')}"
+            lines.append(f"The agent last reported {process} as {_said(worker)}.")
+            if "memory" in worker:
+                lines.append(f"The agent last reported the memory of {process} as {_said(worker, 'memory')}.")
+    return [printable(line, 600) for line in lines]
+
+
+def _said(entry: Mapping[str, Any], of: str = "") -> str:
+    state, reason, message = (of, f"{of}Reason", f"{of}Message") if of else ("state", "reason", "message")
+    because = ": ".join(str(entry[name]) for name in (reason, message) if entry.get(name))
+    return f"{entry.get(state, 'unknown')}" + (f" ({because})" if because else "")
+
+
+def _entries(value: object) -> Iterator[Mapping[str, Any]]:
+    return (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else iter(())
