@@ -55,7 +55,8 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
     processes are in it. `cpubind plan --snapshot FILE` makes the same plan from it anywhere.
 
     \b
-    cpubind capture -o node.tar.gz              an archive; a folder where the name ends otherwise
+    cpubind capture -o node.tar.gz              an archive
+    cpubind capture -o node                     a folder, to look into
     cpubind plan --snapshot node.tar.gz         the plan of that node
     cpubind explain npu:3 --snapshot node.tar.gz
     cpubind verify --snapshot node.tar.gz

@@ -75,6 +75,11 @@ def cli(ctx: click.Context) -> None:
 
     Every flag can be set by the environment, too: --npu-smi is CPUBIND_NPU_SMI. A flag counts more.
     Exit status: 0 done, 1 a problem was found, 2 wrong usage, 3 another agent holds this host.
+    Each command has examples of its own: cpubind plan --help.
+
+    \b
+    Completion of commands, flags and words, in ~/.bashrc (zsh_source and fish_source for others):
+    eval "$(_CPUBIND_COMPLETE=bash_source cpubind)"
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -61,6 +61,8 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     \b
     cpubind plan                                  this node, as a table and a map of its NUMA nodes
     cpubind plan --reserved-cpus 0-3 -o yaml      what it would be with CPUs 0-3 kept free
+    cpubind plan --strategy NumaSlice             what it would be with another strategy
+    cpubind plan --select npu=0-3                 only the processes on these NPUs
     cpubind plan --snapshot node.tar.gz -o json   a node that somebody captured
     """
     settings = settings_from(flags)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from agent.cli.cluster import View
 from agent.control.journal import Journal
@@ -44,10 +45,33 @@ def _all(options: list[Callable[[Any], Any]]) -> Callable[[_F], _F]:
     return decorate
 
 
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def words(*known: str) -> Complete:
+    """What the shell offers for an option that takes one of these words. They are checked where settings are."""
+    return lambda _context, _option, begun: [CompletionItem(word) for word in known if word.startswith(begun)]
+
+
+def paths(kind: str) -> Complete:
+    """The shell's own completion of a "file" or a "dir"."""
+    return lambda _context, _option, begun: [CompletionItem(begun, type=kind)]
+
+
 host_options = _all(
     [
-        click.option("--host-root", metavar="DIR", help="Root folder of the host: / or where a container mounts it."),
-        click.option("--npu-smi", metavar="PATH", help="npu-smi to run. Default: npu-smi on the PATH."),
+        click.option(
+            "--host-root",
+            metavar="DIR",
+            shell_complete=paths("dir"),
+            help="Root folder of the host: / or where a container mounts it.",
+        ),
+        click.option(
+            "--npu-smi",
+            metavar="PATH",
+            shell_complete=paths("file"),
+            help="npu-smi to run. Default: npu-smi on the PATH.",
+        ),
         click.option("--npu-smi-timeout", type=float, metavar="SECONDS", help="Limit for one query. Default: 10."),
         click.option(
             "--npu-smi-library-path", metavar="PATHS", help="LD_LIBRARY_PATH for npu-smi, where it needs the driver's."
@@ -59,15 +83,33 @@ host_options = _all(
 
 spec_options = _all(
     [
-        click.option("--mode", metavar="NAME", help="Enforce, DryRun or Disabled. Default: Enforce."),
-        click.option("--strategy", metavar="NAME", help="Auto, GlobalSlice, TopoAffinity or NumaSlice. Default: Auto."),
-        click.option("--device-type", metavar="NAME", help="Auto, A2, A3, Atlas300I or Ascend950. Default: Auto."),
+        click.option(
+            "--mode",
+            metavar="NAME",
+            shell_complete=words("Enforce", "DryRun", "Disabled"),
+            help="Enforce, DryRun or Disabled. Default: Enforce.",
+        ),
+        click.option(
+            "--strategy",
+            metavar="NAME",
+            shell_complete=words("Auto", "GlobalSlice", "TopoAffinity", "NumaSlice"),
+            help="Auto, GlobalSlice, TopoAffinity or NumaSlice. Default: Auto.",
+        ),
+        click.option(
+            "--device-type",
+            metavar="NAME",
+            shell_complete=words("Auto", "A2", "A3", "Atlas300I", "Ascend950"),
+            help="Auto, A2, A3, Atlas300I or Ascend950. Default: Auto.",
+        ),
         click.option("--reserved-cpus", metavar="LIST", help='CPUs to keep out of every pool, such as "0-3,8".'),
         click.option(
             "--include-isolated-cpus/--exclude-isolated-cpus", default=None, help="Plan with isolcpus= CPUs, too."
         ),
         click.option(
-            "--rebalance", metavar="WHEN", help="Cut anew when CPUs come back: Never or OnGrow. Default: Never."
+            "--rebalance",
+            metavar="WHEN",
+            shell_complete=words("Never", "OnGrow"),
+            help="Cut anew when CPUs come back: Never or OnGrow. Default: Never.",
         ),
         click.option(
             "--thread-rule",
@@ -98,6 +140,7 @@ select_option = click.option(
     envvar="CPUBIND_SELECT",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=words("pid=", "uid=", "comm=", "cgroup=", "npu="),
     help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=/docker/*, npu=0-3. "
     "Several of one key: any of them; several keys: all of them.",
 )
