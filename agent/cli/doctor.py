@@ -49,7 +49,7 @@ def doctor(cluster: bool, output: str, **flags: Any) -> int:
     rights of the service account and the CRD.
 
     \b
-    cpubind doctor                                         on the host, as the user that runs the agent
+    cpubind doctor                                         on the host, as root
     cpubind doctor -o json                                 name, result, message, without, fix of each
     cpubind doctor --cluster                               what `helm test` runs
     kubectl exec -n cpubind ds/cpubind -- cpubind doctor   on a node of the cluster
