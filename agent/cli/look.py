@@ -23,9 +23,10 @@ from agent.cli.options import (
     spec_options,
 )
 from agent.cli.progress import told_when_slow
-from agent.cli.reported import reported
+from agent.cli.reported import irqs_left, reported
 from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
+from agent.control.irq_check import misplaced_irqs, planned_irqs
 from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
 from agent.model.plan import WorkerPlan
@@ -144,11 +145,12 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
 @host_options
 @spec_options
 def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
-    """Compare every thread's mask with the plan. Exit 0: all in place; 1: some are not, and the list of them; or there
-    is no plan.
+    """Compare the masks of all threads of workers, and of the interrupts of their NPUs, with the plan. Exit 0: all in
+    place; 1: some are not, and the list of them; or there is no plan.
 
     Nothing is written to the host. Masks are read from /proc below the host root, so that this works on a snapshot,
-    too. Main threads that narrowed themselves to a part of the main CPUs count as in place.
+    too. Main threads that narrowed themselves to a part of the main CPUs count as in place. Interrupts that the agent
+    reports as skipped or failed are not compared.
 
     \b
     cpubind verify                              this host, or in the agent's pod its node
@@ -185,23 +187,46 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
                 where = f"on {thread.mask}, planned {thread.target}"
                 click.echo(f"process {process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): {where}")
                 astray += 1
+        irqs = _misplaced_irqs(found, origin)
     for note in found.report.notes:
         click.echo(f"cpubind: {note}", err=True)
     workers = len(found.decision.plan.workers)
     blind = any(note.reason in _BLIND for note in found.report.notes)
-    if astray or unplanned:
+    if astray or unplanned or irqs:
         counts = f"{astray} threads not in place, {unplanned} of {workers} workers not planned"
-        click.echo(f"cpubind: {Problem(Reason.DRIFT if astray else Reason.PENDING, counts)}", err=True)
-        click.echo(f"cpubind: {_what_to_do(origin, astray=astray)}", err=True)
+        counts += f", {irqs} interrupts not in place" if irqs else ""
+        click.echo(f"cpubind: {Problem(Reason.DRIFT if astray or irqs else Reason.PENDING, counts)}", err=True)
+        click.echo(f"cpubind: {_what_to_do(origin, drift=bool(astray or irqs))}", err=True)
     elif not workers:
         click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
     else:
         click.echo(f"every thread of {workers} workers is in place")
-    return 1 if astray or unplanned or blind else _verdict(found)
+    return 1 if astray or unplanned or irqs or blind else _verdict(found)
 
 
-def _what_to_do(origin: Source, *, astray: int) -> str:
-    if not astray:
+def _misplaced_irqs(found: Survey, origin: Source) -> int:
+    """Prints the interrupts that are not in place, and counts them. Those that the agent says it can't place are told
+    and not counted: they are no drift."""
+    assert found.decision is not None
+    assert found.seen is not None
+    count = 0
+    wanted = planned_irqs(found.decision.inp, found.decision.plan, found.seen)
+    for npu, cpus in sorted(wanted.items(), key=lambda item: item[0].id):
+        if why := irqs_left(origin.status, npu.id):
+            click.echo(f"cpubind: interrupts of NPU {npu.id} are not compared: the agent reports {why}", err=True)
+            continue
+        try:
+            for irq in misplaced_irqs(origin.observer.root, npu, cpus, found.seen.topology.online):
+                where = f"on {irq.mask}, planned {irq.target}"
+                click.echo(f"interrupt {irq.irq} ({irq.action} of NPU {irq.npu}): {where}")
+                count += 1
+        except Refused as refused:
+            click.echo(f"cpubind: interrupts of NPU {npu.id} are not compared: {refused.problem}", err=True)
+    return count
+
+
+def _what_to_do(origin: Source, *, drift: bool) -> str:
+    if not drift:
         return "what would change it: cpubind explain PID"
     if origin.live:
         return "an agent puts them back within a sweep; is one running, and is its mode Enforce? cpubind doctor says so"

@@ -28,6 +28,15 @@ def reported(status: Mapping[str, Any], *, npu: int | None = None, pid: int | No
     return [printable(line, 600) for line in lines]
 
 
+def irqs_left(status: Mapping[str, Any], npu: int) -> str:
+    """What the agent wrote of an NPU's interrupts, where that is not that all are in place; empty where it is, and
+    where it wrote nothing."""
+    for entry in _entries(status.get("npus")):
+        if entry.get("id") == npu and entry.get("irq") in ("Skipped", "Failed", "Partial"):
+            return printable(_said(entry, "irq"), 300)
+    return ""
+
+
 def _said(entry: Mapping[str, Any], of: str = "") -> str:
     state, reason, message = (of, f"{of}Reason", f"{of}Message") if of else ("state", "reason", "message")
     because = ": ".join(str(entry[name]) for name in (reason, message) if entry.get(name))
