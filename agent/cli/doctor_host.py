@@ -64,7 +64,7 @@ def host_checks(settings: Settings) -> Iterator[Check]:
         yield _events(root)
     yield _taskstats()
     yield _irqbalance(root, spec)
-    yield from _balancing(root, spec)
+    yield _memory(root, spec)
     yield from _kubelet(root)
 
 
@@ -266,15 +266,18 @@ def _irqbalance(root: Path, spec: Spec) -> Check:
     return good("irqbalance", f"runs (pid {process.pid}), answers, and leaves {len(banned)} interrupts alone")
 
 
-def _balancing(root: Path, spec: Spec) -> Iterator[Check]:
-    on = prerequisites.numa_balancing(root)
-    if on and spec.memory_migration and (6, 1) <= prerequisites.version(prerequisites.release(root)) <= (6, 5):
-        yield lacking(
-            "NUMA balancing",
-            "kernel.numa_balancing is on, which on Linux 6.1 to 6.5 hides pages from being moved",
-            without="memory of workers stays where it was allocated (NumaBalancing)",
-            fix="sysctl -w kernel.numa_balancing=0",
-        )
+def _memory(root: Path, spec: Spec) -> Check:
+    without = "memory of workers stays where it was allocated; threads are bound all the same"
+    if not spec.memory_migration:
+        return good("memory", "memoryMigration is false: it is left where it is")
+    if why := prerequisites.pages_unmovable():
+        fix = "a kernel with CONFIG_MIGRATION, and a seccomp profile that lets move_pages pass"
+        return lacking("memory", why, without=without, fix=fix)
+    old = (6, 1) <= prerequisites.version(prerequisites.release(root)) <= (6, 5)
+    if old and prerequisites.numa_balancing(root):
+        said = "kernel.numa_balancing is on, which on Linux 6.1 to 6.5 hides pages from being moved (NumaBalancing)"
+        return lacking("memory", said, without=without, fix="sysctl -w kernel.numa_balancing=0")
+    return good("memory", "the kernel moves pages between NUMA nodes")
 
 
 def _kubelet(root: Path) -> Iterator[Check]:

@@ -27,6 +27,7 @@ from agent.cli.reported import irqs_left, reported
 from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
 from agent.control.irq_check import misplaced_irqs, planned_irqs
+from agent.control.report import npu_entries
 from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
 from agent.model.plan import WorkerPlan
@@ -35,7 +36,7 @@ from agent.model.spec import Mode, Spec, Steps
 from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
-from agent.planning.optin import steps_of
+from agent.planning.optin import ENABLED, steps_of
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.text import make_console
 
@@ -123,7 +124,11 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         if npu is None:
             known = ", ".join(str(n.id) for n in decision.plan.npus)
             raise Refused(Reason.NPU_NOT_IN_DOMAIN, f"there is no NPU {number} on this node; there are {known}")
-        lines = [*explain_npu(decision.inp, decision.plan, npu), *reported(origin.status, npu=npu.id)]
+        lines = explain_npu(decision.inp, decision.plan, npu)
+        short = next(listed for listed in npu_entries(found.report) if listed["id"] == npu.id)
+        if "message" in short:
+            lines.append(f"In short, as status.npus[].message has it: {short['reason']}: {short['message']}.")
+        lines += reported(origin.status, npu=npu.id)
     else:
         workers = _workers(found, subject)
         if not workers:
@@ -269,14 +274,19 @@ def _steps(found: Survey, entry: WorkerPlan) -> Steps | None:
 def _nobody(found: Survey, origin: Source, subject: str) -> str:
     """Why nothing of that name is planned."""
     name = printable(subject, 80)
+    for (namespace, short), problem in (found.seen.misannotated if found.seen else {}).items():
+        if name in (short, f"{namespace}/{short}"):
+            return f"{problem.message}: correct the annotation"
     strangers = [c for group in (found.seen.strangers.values() if found.seen else ()) for c in group]
     for stranger in strangers:
         pod = stranger.pod
         if name in (str(stranger.process.pid), *((pod.name, f"{pod.namespace}/{pod.name}") if pod else ())):
-            return f"{name} uses an NPU and is not to be bound: its pod did not opt in, or --select leaves it out"
+            said = "its pod did not opt in, or --select leaves it out"
+            remedy = f'annotate the pod\'s template with {ENABLED}: "true"'
+            return f"{name} uses an NPU and is not to be bound: {said}; {remedy}"
     if any(name in (pod.name, f"{pod.namespace}/{pod.name}") for pod in origin.pods):
-        return f"no process of pod {name} holds an NPU"
-    return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one"
+        return f"no process of pod {name} holds an NPU: npu-smi info and /proc/PID/fd on the node show who does"
+    return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one: cpubind plan lists them"
 
 
 def _look(origin: Source, spec: Spec, unread: Sequence[Problem]) -> Survey:

@@ -5,10 +5,13 @@ Everything is asked without changing anything: no lock is taken, no file made.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import re
 import threading
+from array import array
 from collections.abc import Collection
 from enum import IntEnum
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Final
 
 from agent.model.reason import Reason, Refused, printable
 from agent.node.files import join, list_folder, read_text
+from agent.node.pages import PageCalls
 from agent.node.storage import MARK
 from agent.node.taskstats import TaskStats
 
@@ -155,3 +159,20 @@ def numa_balancing(root: Path) -> bool:
     """Whether ``kernel.numa_balancing`` is on."""
     text = read_text(f"{join(root)}/proc/sys/kernel/numa_balancing", Reason.TOPOLOGY_UNREADABLE) or "0"
     return text.strip() not in ("", "0")
+
+
+def pages_unmovable() -> str:
+    """Why memory of processes can't be moved to another NUMA node; empty where the kernel can."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    try:
+        page[0] = 1  # there is no page before it is touched
+        anchor = ctypes.c_char.from_buffer(page)
+        try:
+            PageCalls().nodes(os.getpid(), array("Q", [ctypes.addressof(anchor)]))
+        except OSError as error:
+            return f"move_pages: {error.strerror}"
+        finally:
+            del anchor
+    finally:
+        page.close()
+    return ""

@@ -15,6 +15,7 @@ import pytest
 from agent.cli.checks import Check
 from agent.demo.virtual import VirtualNode
 from agent.node import prerequisites
+from agent.node.pages import PageCalls
 from agent.node.prerequisites import Capability
 from agent.node.storage import HostLock
 from tests.cli.conftest import Cpubind
@@ -68,9 +69,9 @@ def test_what_is_missing_on_the_host_is_named_with_what_goes_away(
     assert [found[name].result for name in ("npu-smi", "architecture")] == ["fail", "fail"]
     assert "is the driver loaded?" in found["npu-smi"].fix
     assert "allowAnyArchitecture" in found["architecture"].fix
-    assert [found[name].result for name in ("kubelet", "irqbalance", "NUMA balancing")] == ["warn"] * 3
+    assert [found[name].result for name in ("kubelet", "irqbalance", "memory")] == ["warn"] * 3
     assert "--banmod" in found["irqbalance"].fix
-    assert "numa_balancing=0" in found["NUMA balancing"].fix
+    assert "numa_balancing=0" in found["memory"].fix
 
     for folder in ("sys/fs/cgroup", "proc/irq", "dev"):
         shutil.rmtree(node.root / folder)
@@ -144,6 +145,17 @@ def test_each_capability_that_is_missing_is_named() -> None:
     assert {found[f"CAP_{one.name}"].result for one in Capability if one is not Capability.SYS_NICE} == {"warn"}
     assert found["taskstats"].message == "CAP_NET_ADMIN is missing"
     assert prerequisites.capabilities() == frozenset(Capability)
+
+
+def test_memory_that_cannot_be_moved_is_said(
+    cpubind: Cpubind, node: VirtualNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks(cpubind, node)["memory"].message == "the kernel moves pages between NUMA nodes"
+    monkeypatch.setattr(PageCalls, "_call", lambda *_: (_ for _ in ()).throw(OSError(38, "Function not implemented")))
+    found = checks(cpubind, node)["memory"]
+    assert (found.result, found.message) == ("warn", "move_pages: Function not implemented")
+    monkeypatch.setenv("CPUBIND_MEMORY_MIGRATION", "false")
+    assert checks(cpubind, node)["memory"].result == "ok"
 
 
 def test_another_pid_namespace_is_not_the_initial_one() -> None:

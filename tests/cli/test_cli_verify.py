@@ -115,3 +115,12 @@ def test_a_worker_without_a_plan_is_named_with_what_to_do(cpubind: Cpubind, node
     npu = cpubind("plan", "-o", "json", *host(node)).npu(0)
     remedy = next(line for line in explained.splitlines() if line.startswith("What would change it: "))
     assert npu["message"].endswith("; " + remedy.removeprefix("What would change it: ").rstrip("."))
+    told = cpubind("explain", "npu:0", *host(node)).out
+    assert f"In short, as status.npus[].message has it: {npu['reason']}: {npu['message']}." in told
+
+
+def test_an_idle_npu_says_who_uses_it_all_the_same(cpubind: Cpubind, node: VirtualNode) -> None:
+    node.hold(node.kernel.start_process("python").tid, [(1, 100)], "python")
+    told = cpubind("explain", "npu:1", "--select", "uid=4711", *host(node)).out
+    assert "NotOptedIn: in use by process" in told
+    assert "annotate its pod with cpubind.dev/enabled=true" in told
