@@ -77,6 +77,8 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
             err=True,
         )
     with source(settings, None, view=view) as origin:
+        for problem in origin.problems:
+            click.echo(f"cpubind: {problem}: what it would have told is left out", err=True)
         click.echo("looking at the node", err=True)
         found = survey(origin.observer, origin.npu_smi, spec, node=origin.node, journal=origin.journal)
         chips = [(npu.card, npu.chip) for npu in found.decision.inp.inventory.npus] if found.decision else []

@@ -151,6 +151,18 @@ def test_progress_is_told_on_stderr_and_the_result_on_stdout(cpubind: Cpubind, t
     assert taken.out.count("\n") == 1
 
 
+def test_what_could_not_be_read_is_said_and_left_out(cpubind: Cpubind, tmp_path: Path) -> None:
+    node = VirtualNode(tmp_path / "root", "a2", interrupts=False)
+    journal = node.root / "var/lib/cpubind/journal.json"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    journal.write_text("{")
+    taken = cpubind("capture", "-o", tmp_path / "b", *host(node))
+    assert taken.status == 0
+    assert "StateUnreadable" in taken.err
+    assert "what it would have told is left out" in taken.err
+    assert cpubind("plan", "--snapshot", tmp_path / "b").status == 0
+
+
 def test_a_spec_that_is_kept_in_a_snapshot_is_read_as_the_same() -> None:
     spec = Spec(
         mode=Mode.DRY_RUN,
