@@ -3,9 +3,6 @@
 An NPU needs five CPUs, sixteen need eighty. So that the agent can be measured where there are two, every worker gets
 the first CPU as main and the last one for its ACL and its release thread, whatever was planned. All else is the agent
 as it is: the plan is made, and thrown away.
-
-And so that it can be measured inside a sandbox whose first process nobody may look at, a process whose open files can't
-be read has none. The agent itself would take it that it lacks the right to look at any.
 """
 
 from __future__ import annotations
@@ -13,13 +10,10 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-import agent.control.observe as observing
 import agent.control.plan as planner
 from agent.cli import main
 from agent.model.cpuset import CpuSet
 from agent.model.plan import Allotment, Plan, PlanInput, Roles
-from agent.model.reason import Refused
-from agent.node.procfs import ProcFs
 from agent.planning.plan import make_plan
 
 EVERY = CpuSet(os.sched_getaffinity(0))
@@ -37,18 +31,6 @@ def make_small_plan(inp: PlanInput) -> Plan:
     )
 
 
-class SomeProcFs(ProcFs):
-    """One in which nothing is forbidden."""
-
-    def open_devices(self, pid: int) -> frozenset[tuple[int, int]]:
-        """As in `ProcFs`."""
-        try:
-            return super().open_devices(pid)
-        except Refused:
-            return frozenset()
-
-
 if __name__ == "__main__":
-    setattr(observing, "ProcFs", SomeProcFs)  # noqa: B010
     setattr(planner, "make_plan", make_small_plan)  # noqa: B010 - mypy: nothing that the module exports
     main()

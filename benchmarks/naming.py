@@ -1,4 +1,8 @@
-"""From prctl(PR_SET_NAME) of an ACL thread to the mask that it belongs on, seen by the thread itself."""
+"""From prctl(PR_SET_NAME) of an ACL thread to the mask that it belongs on, seen by the thread itself.
+
+Each thread is born, takes its name at once, as those of the CANN runtime do, and ends; then nothing happens for a
+while, so that an idle node is one.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from benchmarks.scene import HAS_EVENTS, Agent, Scene
 CHURN = 500
 """Threads that another worker makes and ends each second; every tenth takes the name, too."""
 
+GAP = 0.053
+"""Seconds from one thread to the next; no multiple of anything."""
 AT_ONCE = 250.0
 """Milliseconds. No event takes so long; of three threads one may be found by a sweep that was about to begin."""
 
@@ -22,7 +28,7 @@ def run(*, quick: bool) -> list[Figure]:
         agent.wait_until_bound([worker, other])
         if not HAS_EVENTS or min(_taken(worker, 3)) > AT_ONCE:
             return _by_sweeps(worker, 3 if quick else 5)
-        count = 100 if quick else 300
+        count = 100 if quick else 150
         progress(f"{count} threads on an idle node")
         idle = _taken(worker, count)
         other.churn(CHURN)
@@ -47,7 +53,7 @@ def _by_sweeps(worker: StandIn, count: int) -> list[Figure]:
 
 def _taken(worker: StandIn, count: int) -> list[float]:
     """Milliseconds. A thread that nobody moved is a fault, not a slow one."""
-    taken = [1000 * seconds for seconds in worker.placed("acl_thread", count, gap=0.013)]
+    taken = [1000 * seconds for seconds in worker.placed("acl_thread", count, gap=GAP)]
     if len(taken) < count:
         raise RuntimeError(f"{count - len(taken)} of {count} threads were not moved in 10 s")
     return taken

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -49,6 +50,8 @@ log = logging.getLogger("agent.run")
 
 LOOK_AGAIN_SECONDS = 600.0
 """How often a node without NPUs is looked at again."""
+SWITCH_SECONDS = 0.001
+"""How long an event may wait for Python to take the thread of the loop off the CPU; by default that is 5 ms."""
 LOCK_SECONDS = 1.0
 """How often a cluster agent tries for the lock that another one has: it may be ending just now."""
 
@@ -106,6 +109,7 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
         raise click.UsageError("--select is for --standalone: in a cluster pods opt in by annotation")
     settings = settings_from(flags)
     setup(settings.log_format, settings.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
     if standalone:
         return serve(settings, settings.spec(), dry_run=dry_run, selects=selects)
     return serve_cluster(settings, settings.spec(), dry_run=dry_run)

@@ -88,8 +88,11 @@ class Processes:
             try:
                 found = self._held(pid, numbers)
             except Refused as refused:
-                notes.append(Problem(refused.reason, "open files of other processes cannot be read (CAP_SYS_PTRACE)"))
-                return self.held
+                # Said once. One that is out of reach, such as by a security module, says nothing of the others.
+                problem = Problem(refused.reason, "open files of other processes cannot be read (CAP_SYS_PTRACE)")
+                if problem not in notes:
+                    notes.append(problem)
+                continue
             if found:
                 held[pid] = found
         self.held = held

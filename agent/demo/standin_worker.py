@@ -81,8 +81,7 @@ class _Thread:
         """Returns when the kernel has forgotten it, which is a moment after Python has."""
         self._work.put(None)
         self._thread.join()
-        while os.path.exists(f"/proc/self/task/{self.tid}"):  # noqa: PTH110
-            time.sleep(0.0005)
+        _wait_until_forgotten(self.tid)
 
     def _run(self, name: bytes) -> None:
         tid = threading.get_native_id()
@@ -148,9 +147,13 @@ class _Worker:
         found = []
         for _ in range(count):
             time.sleep(gap)
-            thread = _Thread(b"worker")
-            waited: int = thread.call(lambda: _wait_for_place(name, patience))
-            thread.end()
+            results: SimpleQueue[tuple[int, int]] = SimpleQueue()
+            # Born and named at once, as those of a runtime are.
+            threading.Thread(
+                target=lambda queue=results: queue.put(_wait_for_place(name, patience)), daemon=True
+            ).start()
+            tid, waited = results.get()
+            _wait_until_forgotten(tid)
             if waited >= 0:
                 found.append(waited)
         return found
@@ -294,8 +297,14 @@ def _short_child(_number: int) -> None:
     os.waitpid(child, 0)
 
 
-def _wait_for_place(name: bytes, patience: float) -> int:
-    """Renames the calling thread and waits until somebody gives it another mask; nanoseconds, -1 when nobody did."""
+def _wait_until_forgotten(tid: int) -> None:
+    while os.path.exists(f"/proc/self/task/{tid}"):  # noqa: PTH110
+        time.sleep(0.0005)
+
+
+def _wait_for_place(name: bytes, patience: float) -> tuple[int, int]:
+    """Renames the calling thread and waits until somebody gives it another mask: its tid, and how many nanoseconds that
+    took; -1 when nobody did."""
     tid, before = threading.get_native_id(), os.sched_getaffinity(0)
     end = time.monotonic() + patience
     named = time.monotonic_ns()
@@ -304,8 +313,8 @@ def _wait_for_place(name: bytes, patience: float) -> int:
         # A sleep would measure itself; whoever wants this CPU is let go first.
         os.sched_yield()
         if time.monotonic() > end:
-            return -1
-    return time.monotonic_ns() - named
+            return tid, -1
+    return tid, time.monotonic_ns() - named
 
 
 def _rename(tid: int, name: bytes) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from agent.control.attribution import AWAIT_SECONDS, Expected
 from agent.demo.workload import Worker
+from agent.model.reason import Reason, Refused
 from agent.model.workload import Pod, PodContainer
+from agent.node.procfs import ProcFs
 from tests.control.pods import IN, OUT, annotate, by_annotation
 from tests.control.rig import Rig
 
@@ -70,3 +72,22 @@ def test_npu_smi_is_asked_soon_for_a_pod_that_opts_in_and_seldom_for_others(tmp_
     rig.settle()
     assert rig.npu(0)["workers"][0]["pid"] == worker.pid
     assert questions(rig, 20) <= 1
+
+
+def test_processes_that_nobody_may_look_into_hide_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, "a2")
+    hidden = {Worker.start(rig.node, npu, listed=False).pid for npu in (0, 1)}
+    open_devices = ProcFs.open_devices
+
+    def some(proc: ProcFs, pid: int) -> frozenset[tuple[int, int]]:
+        if pid in hidden:
+            raise Refused(Reason.PERMISSION_DENIED, f"{pid}: Permission denied")
+        return open_devices(proc, pid)
+
+    monkeypatch.setattr(ProcFs, "open_devices", some)
+    seen = Worker.start(rig.node, 2, listed=False)
+    rig.settle()
+    degraded = rig.condition("Degraded")
+    assert (degraded["reason"], degraded["message"].count("CAP_SYS_PTRACE")) == ("PermissionDenied", 1)
+    rig.settle()
+    assert [worker["pid"] for npu in rig.status["npus"] for worker in npu.get("workers", [])] == [seen.pid]
