@@ -171,7 +171,8 @@ def _kept(domain: DomainPlan, npu: NpuPlan, share: CpuSet) -> list[str]:
     if dealt := lost & domain.cpus:
         lines.append(f"Of its share {dealt} went to NPUs that claim them in other domains or were cut before.")
     if won:
-        lines.append(f"It also has {won}, which nobody else of its domain claims.")
+        whence = "left over by the rule and dealt evenly" if domain.exclusive else "its share of another shared domain"
+        lines.append(f"It also has {won}: {whence}.")
     return lines
 
 

@@ -44,7 +44,8 @@ def explain_worker(inp: PlanInput, plan: Plan, entry: WorkerPlan, steps: Steps |
     lines += _steps(inp, plan, entry, steps)
     for npu in worker.npus:
         if found := plan.npu(npu):
-            lines += explain_npu(inp, plan, found)
+            alone = entry.own and len(worker.npus) == 1 and found.domain != entry.domain
+            lines += explain_npu(inp, plan, NpuPlan(npu, entry.domain, entry.allotment) if alone else found)
     return _told(lines)
 
 
@@ -97,7 +98,7 @@ def _domain(inp: PlanInput, plan: Plan, domain: DomainPlan) -> list[str]:
         return [f"Its container {domain.name} owns CPUs {domain.cpus}{evidence}; they are for its {ids} alone."]
     lines = [f"It belongs to the shared domain {domain.name} with {ids}, running or not."]
     if elsewhere := [npu.id for npu in plan.npus if npu.id not in domain.npus]:
-        lines.append(f"{npus(elsewhere)} left out: of another domain, or seen after this one was cut.")
+        lines.append(f"Left out are {npus(elsewhere)}: of another domain, or seen after this one was cut.")
     if plan.exclusive_cpus:
         lines.append(f"CPUs {plan.exclusive_cpus} belong to containers of their own and are left out.")
     if domain.base != domain.cpus:
@@ -163,8 +164,8 @@ def _changes(inp: PlanInput, plan: Plan, domain: DomainPlan, npu: NpuPlan) -> li
     lines = [remedy_of(npu.allotment.problem or npu.allotment.note)]
     if nodes := straddles(inp, plan, npu):
         lines.append(
-            f"Its pool lies on NUMA nodes {', '.join(map(str, nodes))}; with spec.strategy NumaSlice it would lie on "
-            "one."
+            f"Its pool lies on NUMA nodes {', '.join(map(str, nodes))}; with spec.strategy NumaSlice it would be cut "
+            "from one."
         )
     if domain.exclusive:
         return [*lines, "Its CPUs change when kubelet gives the container others, and with nothing else."]

@@ -13,6 +13,7 @@ from agent.model.node import DeviceType, NumaNode
 from agent.model.plan import Base, Plan, PlanInput
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason
 from agent.model.spec import Helpers, Mode, Rebalance, Spec, Steps, Strategy
+from agent.model.workload import Container
 from agent.planning.explanation import explain_npu, explain_worker
 from agent.planning.plan import make_plan
 from agent.planning.remedies import REMEDIES, with_remedy
@@ -84,7 +85,7 @@ def test_a_slice_is_told_with_its_division() -> None:
 
 def test_a_pool_on_two_numa_nodes_names_the_strategy_that_would_avoid_it() -> None:
     inp = hosts.a3(320).running(spec=Spec(reserved_cpus=cpus("0-3")))
-    assert "lies on NUMA nodes 1, 2; with spec.strategy NumaSlice it would lie on one" in of_npu(inp, 3)
+    assert "lies on NUMA nodes 1, 2; with spec.strategy NumaSlice it would be cut from one" in of_npu(inp, 3)
     better = replace(inp, spec=replace(inp.spec, strategy=Strategy.NUMA_SLICE))
     text = of_npu(better, 3)
     assert "Strategy NumaSlice, since spec.strategy asks for it" in text
@@ -136,7 +137,7 @@ def test_a_container_with_cpus_of_its_own_is_told_by_its_evidence() -> None:
     assert "the container's only NPU, so that it gets all of its CPUs" in text
     assert "change when kubelet gives the container others, and with nothing else" in text
     other = of_worker(inp, at=1)
-    assert "NPU 3 left out" in other
+    assert "Left out are NPU 3: of another domain" in other
     assert "CPUs 2-17 belong to containers of their own and are left out." in other
 
 
@@ -169,6 +170,21 @@ def test_steps_that_are_skipped_are_told_with_who_switched_them_off() -> None:
     assert "Memory is skipped: spec.memoryMigration is false." in by_spec
     assert "None of this is done: the mode is Disabled." in by_spec
     assert "Interrupts are skipped: those of Ascend950 stay" in of_worker(hosts.ascend_950_smt().serving([0]))
+
+
+def docker(key: str, allowed: str) -> Container:
+    return Container(key=key, cpus=cpus(allowed))
+
+
+def test_a_worker_of_another_domain_than_its_npu_s_first_is_told_how_that_was_cut() -> None:
+    inp = hosts.a3().running(
+        [docker("a", "0-319"), docker("b", "160-639")], [hosts.worker(1, 3, "a"), hosts.worker(2, 3, "b")]
+    )
+    first, second = of_worker(inp), of_worker(inp, at=1)
+    by_pid = {text.split()[1]: text for text in (first, second)}
+    assert "320 CPUs over 16 NPUs: 20 each" in by_pid["1"]
+    assert "480 CPUs over 16 NPUs: 30 each" in by_pid["2"]
+    assert "its share of another shared domain" in by_pid["1"]
 
 
 def test_memory_that_has_nowhere_to_go_is_told() -> None:
