@@ -298,6 +298,7 @@ def _kubelet(root: Path) -> Iterator[Check]:
         return
     from agent.kube.pod_resources import SOCKET  # noqa: PLC0415 - grpc takes its time to import
 
+    without = "which NPUs kubelet gave to a container is told by the devices in it alone"
     fix = "mount the host's /var/lib/kubelet/pod-resources (kubelet.rootDir of the chart)"
     if not (root / SOCKET).exists():
         yield lacking("pod-resources", f"no socket {root / SOCKET}", without=without, fix=fix)

@@ -234,7 +234,7 @@ def _what_to_do(origin: Source, *, drift: bool) -> str:
     if not drift:
         return "what would change it: cpubind explain PID"
     if origin.live:
-        return "an agent puts them back within a sweep; is one running, and is its mode Enforce? cpubind doctor says so"
+        return "an agent puts them back within a sweep: does one run (cpubind doctor says so), is its mode Enforce?"
     return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
 
 

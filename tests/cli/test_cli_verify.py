@@ -72,7 +72,7 @@ def test_threads_and_interrupts_that_moved_are_listed_with_where_they_belong(
     ]
     said, advice = result.err.splitlines()
     assert said == ("cpubind: Drift: 1 threads not in place, 0 of 1 workers not planned, 1 interrupts not in place")
-    assert "is one running, and is its mode Enforce? cpubind doctor says so" in advice
+    assert "does one run (cpubind doctor says so), is its mode Enforce?" in advice
     cpubind("capture", "-o", tmp_path / "b", *host(node))
     replayed = cpubind("verify", "--snapshot", tmp_path / "b")
     assert (replayed.status, replayed.out) == (1, result.out)
