@@ -15,6 +15,8 @@ from agent.cli.fleet import fleet_lines, name_of, pod_lines, ready, stranger_lin
 from agent.cli.options import paths
 from agent.control.statefile import as_yaml
 from agent.model.reason import Reason, Refused, printable
+from agent.telemetry.picture import numa_map, plan_table
+from agent.telemetry.text import make_console, mapping
 
 if TYPE_CHECKING:
     from agent.kube.kubeconfig import UserAccess
@@ -90,12 +92,9 @@ def plan(access: tuple[str | None, str | None], node: str, output: str) -> int:
     if output != "table":
         _print(document, output)
         return 0
-    from agent.telemetry.picture import numa_map, plan_table  # noqa: PLC0415 - rich is for tables alone
-    from agent.telemetry.text import make_console  # noqa: PLC0415
-
     console = make_console()
     console.print(plan_table(document))
-    if document.get("status", {}).get("npus"):
+    if mapping(document.get("status")).get("npus"):
         console.print(numa_map(document))
     return 0
 
