@@ -145,6 +145,7 @@ def test_a_hang_is_killed_with_all_it_started_and_not_waited_for(script: Script,
     pid = _pid(path)
     _wait_until(lambda: not _group(pid))
     assert not Path(f"/proc/{pid}").exists(), "no zombie is left"
+    _wait_until(lambda: not any(thread.name == "npu-smi-left" for thread in threading.enumerate()))
     script("echo back")
     assert command.query("info") == "back\n"
 
