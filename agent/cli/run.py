@@ -112,7 +112,9 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
     name one.
 
     \b
+    cpubind run                                               in a pod of the Helm chart
     cpubind run --standalone --dry-run                        see what it would do
+    cpubind run --standalone                                  bind every NPU worker of this host
     cpubind run --standalone --select cgroup=/docker/*        only processes in docker containers
     """
     if selects and not standalone:

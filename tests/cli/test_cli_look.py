@@ -269,6 +269,23 @@ def test_explain_finds_a_pod_by_name(cpubind: Cpubind, a2: VirtualNode, tmp_path
     assert (nobody.status, nobody.err.count("\n")) == (1, 1)
 
 
+def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
+    cpubind: Cpubind, a2: VirtualNode, tmp_path: Path
+) -> None:
+    Worker.start(a2, 0, a2.kubelet.add_pod("plain", annotations={}))
+    Worker.start(a2, 1, a2.kubelet.add_pod("typo", annotations={"cpubind.dev/enabled": "yes"}))
+    a2.kubelet.add_pod("idle")
+    snapshot = snapshot_of(a2, tmp_path / "s")
+    for pod, said in {
+        "plain": 'annotate the pod\'s template with cpubind.dev/enabled: "true"',
+        "typo": "cpubind.dev/enabled: 'yes' cannot be used; it is left alone: correct the annotation",
+        "idle": "no process of pod idle holds an NPU: npu-smi info",
+        "nope": "cpubind plan lists them",
+    }.items():
+        result = cpubind("explain", pod, "--snapshot", snapshot)
+        assert (result.status, said in result.err) == (1, True), result.err
+
+
 @pytest.mark.parametrize(
     ("args", "named"),
     [
