@@ -33,7 +33,7 @@ def examples(name: str) -> list[list[str]]:
     command = COMMANDS[name]
     assert command is not None
     lines = [line.strip() for line in (command.help or "").splitlines()]
-    typed = [re.split(r"\s{2,}| \|\| ", line)[0] for line in lines if line.startswith("cpubind ")]
+    typed = [re.split(r"\s{2,}| \|\| | >", line)[0] for line in lines if line.startswith("cpubind ")]
     return [shlex.split(line)[1:] for line in typed]
 
 
