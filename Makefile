@@ -13,7 +13,7 @@ SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
-	tests/node/npu_smi/test_npu_smi_hostile_names.py
+	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean

@@ -79,7 +79,7 @@ def completed(*words: str) -> list[str]:
 
 def test_the_shell_is_offered_commands_flags_and_their_words() -> None:
     assert completed("pl") == ["plan"]
-    assert completed("plan", "-o", "") == ["table", "json", "yaml"]
+    assert completed("plan", "-o", "") == ["table", "json", "yaml", "svg"]
     assert "--snapshot" in completed("explain", "--s")
     assert completed("plan", "--mode", "D") == ["DryRun", "Disabled"]
     known = {
