@@ -13,11 +13,11 @@ SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
-	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/monitoring/test_alerts_alive.py \
-	tests/monitoring/test_dashboard_alive.py
+	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
+	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean
+.PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -80,6 +80,10 @@ bench-compare: $(VENV)/.dev ## a quick measurement, that fails where a ratio has
 bench-baseline: $(VENV)/.dev ## on a quiet machine: measure, and make benchmarks/baseline.json of it
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks baseline
+
+picture: $(VENV)/.dev ## make docs/pictures/node.svg anew
+	$(BIN)/python -m tests.docs.picture >docs/pictures/node.svg.new
+	@mv docs/pictures/node.svg.new docs/pictures/node.svg
 
 docs: $(VENV)/.dev ## make docs/metrics.md of the metrics that there are
 	$(BIN)/python -m tests.docs.metrics_page

@@ -145,7 +145,12 @@ _SPEC_SETTINGS = {
 """Settings that are defaults of a plan's `spec`, with the field's name there."""
 SPEC_SETTINGS = frozenset(_SPEC_SETTINGS)
 
-OTHER_FLAGS = frozenset({"standalone", "dry_run", "select", "snapshot", "output", "cluster", "device", "serve", "real"})
+OTHER_FLAGS = frozenset(
+    {
+        *("standalone", "dry_run", "select", "snapshot", "output", "cluster", "device", "serve", "real"),
+        *("with_environment", "with_command_lines"),
+    }
+)
 """Flags of single commands; they, too, can be set by the environment."""
 
 _SERVICE = re.compile(r"CPUBIND(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_[A-Z0-9_]+)?)")

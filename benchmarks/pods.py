@@ -44,7 +44,7 @@ def run(*, quick: bool) -> list[Figure]:
     """A pod, a worker in it on an NPU, bound, gone; over and over on the same NPU."""
     cycles = 200 if quick else CYCLES
     with tempfile.TemporaryDirectory(prefix="cpubind-bench-", dir=scratch()) as folder:
-        rig = Rig(Path(folder), small(16, 2, 2))  # type: ignore[arg-type]
+        rig = Rig(Path(folder), small(16, 2, 2))
         rig.settle()
         exposed = Exposed(rig.agent)
         metrics = Metrics(exposed.document, exposed.figures)

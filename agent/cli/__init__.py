@@ -19,14 +19,23 @@ EXIT_INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Entry point of the console script."""
+    """Entry point of the console script ``cpubind``."""
+    _run("cpubind")
+
+
+def kubectl_main() -> NoReturn:
+    """Entry point of the console script ``kubectl-cpubind``, which kubectl runs as ``kubectl cpubind``."""
+    _run("kubectl-cpubind")
+
+
+def _run(name: str) -> NoReturn:
     status = EXIT_INTERRUPTED
     on_interrupt(_leave_at_once)
     try:
         _open_streams()
         from agent.cli.commands import run_command  # noqa: PLC0415 - see above
 
-        status = _flushed(run_command())
+        status = _flushed(run_command(name))
     except KeyboardInterrupt:
         pass
     finally:

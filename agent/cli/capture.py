@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from agent.cli.cluster import cluster_view
-from agent.cli.options import host_options, settings_from, source, spec_in_force
+from agent.cli.options import (
+    host_options,
+    recorded_settings,
+    reported_status,
+    settings_from,
+    source,
+    spec_in_force,
+)
 from agent.control.journal_file import dump
 from agent.control.observe import Observation
 from agent.control.survey import survey
@@ -27,16 +34,32 @@ from agent.node.files import refusal
     metavar="DIR|FILE.tar.gz",
     help="Where to write: an archive when the name ends in .tar.gz, .tgz or .tar, else a folder. Must not exist.",
 )
+@click.option(
+    "--with-environment",
+    is_flag=True,
+    envvar="CPUBIND_WITH_ENVIRONMENT",
+    help="Also the environment of the processes on NPUs. Tokens and passwords may be in it.",
+)
+@click.option(
+    "--with-command-lines",
+    is_flag=True,
+    envvar="CPUBIND_WITH_COMMAND_LINES",
+    help="Also their command lines. Tokens and passwords may be in them.",
+)
 @host_options
-def capture(target: Path, **flags: Any) -> int:
-    """Write what the plan of this node depends on: npu-smi's tables, topology, cgroups, and the processes on NPUs.
+def capture(target: Path, with_environment: bool, with_command_lines: bool, **flags: Any) -> int:
+    """Write what the plan of this node depends on: npu-smi's tables, topology, interrupts, cgroups, the processes on
+    NPUs with their threads, kubelet's records, the agent's journal, and what spec asks for.
 
-    No environment, no command lines and no files of containers are taken. `cpubind plan --snapshot FILE` makes the
-    same plan from it anywhere.
+    No environment, no command lines and no files of containers are taken unless you ask for them. Names of pods and
+    processes are in it. `cpubind plan --snapshot FILE` makes the same plan from it anywhere.
 
     \b
-    cpubind capture -o node.tar.gz
-    cpubind plan --snapshot node.tar.gz
+    cpubind capture -o node.tar.gz              an archive
+    cpubind capture -o node                     a folder, to look into
+    cpubind plan --snapshot node.tar.gz         the plan of that node
+    cpubind explain npu:3 --snapshot node.tar.gz
+    cpubind verify --snapshot node.tar.gz
 
     Exit 1: npu-smi did not answer. What else there is has been written, and says why, but no plan can be made of it.
     """
@@ -45,7 +68,17 @@ def capture(target: Path, **flags: Any) -> int:
     spec, _, _ = spec_in_force(settings, live=True, view=view)
     if _exists(target):
         raise click.UsageError(f"{target} exists already: name a new file or folder")
+    private = ("environ",) * with_environment + ("cmdline",) * with_command_lines
+    if private:
+        what = " and ".join(("environments",) * with_environment + ("command lines",) * with_command_lines)
+        click.echo(
+            f"cpubind: warning: {what} of the processes on NPUs go into {target}; they may hold tokens and passwords: "
+            "look before you send it",
+            err=True,
+        )
     with source(settings, None, view=view) as origin:
+        for problem in origin.problems:
+            click.echo(f"cpubind: {problem}: what it would have told is left out", err=True)
         click.echo("looking at the node", err=True)
         found = survey(origin.observer, origin.npu_smi, spec, node=origin.node, journal=origin.journal)
         chips = [(npu.card, npu.chip) for npu in found.decision.inp.inventory.npus] if found.decision else []
@@ -60,6 +93,9 @@ def capture(target: Path, **flags: Any) -> int:
             journal=dump(origin.journal),
             pods=origin.pods,
             pod_resources=view.resources or None if view else None,
+            settings=recorded_settings(settings, spec, view),
+            status=reported_status(settings, view),
+            private=private,
             progress=lambda line: click.echo(line, err=True),
         )
     parts = (_number(summary.files, "file"), _size(summary.size), _number(summary.processes, "process", "processes"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class View:
     """What kubelet's pod-resources socket lists, where the agent asks it."""
     problems: tuple[Problem, ...] = ()
     """Why something could not be read. Without pods nobody is known to have opted in."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """`status` of the plan, as the agent wrote it last."""
 
 
 def cluster_view(settings: Settings) -> View | None:
@@ -54,8 +56,9 @@ def cluster_view(settings: Settings) -> View | None:
         return View((), selection.choose, None, resources, (error.problem, *problems))
     store.replace(manifests)
     spec = plans[0].get("spec", {}) if plans else None
+    status = plans[0].get("status") if plans else None
     pods = tuple(map(pod_from_manifest, manifests))
-    return View(pods, selection.choose, spec, resources, problems)
+    return View(pods, selection.choose, spec, resources, problems, status if isinstance(status, Mapping) else {})
 
 
 def pod_resources(root: Path) -> tuple[tuple[PodResources, ...], Problem | None]:

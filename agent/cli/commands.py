@@ -33,15 +33,8 @@ class _ReaderGone(Exception):  # noqa: N818 - it says what happened
     """Whoever read our output (head, less) has gone; the rest of it is for nobody."""
 
 
-class _Commands(click.Group):
-    """Imports a command when it is used: an agent has no need of what the demo and the tables are made with."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        module = _COMMANDS.get(cmd_name)
-        return None if module is None else getattr(import_module(module), cmd_name)
+class Group(click.Group):
+    """A reader who has gone is no failure of its commands."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _broken_pipe_told_apart():  # --help prints in here
@@ -50,6 +43,17 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with _broken_pipe_told_apart():
             return super().invoke(ctx)
+
+
+class _Commands(Group):
+    """Imports a command when it is used: an agent has no need of what the demo and the tables are made with."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        module = _COMMANDS.get(cmd_name)
+        return None if module is None else getattr(import_module(module), cmd_name)
 
 
 @click.group(
@@ -75,6 +79,11 @@ def cli(ctx: click.Context) -> None:
 
     Every flag can be set by the environment, too: --npu-smi is CPUBIND_NPU_SMI. A flag counts more.
     Exit status: 0 done, 1 a problem was found, 2 wrong usage, 3 another agent holds this host.
+    Each command has examples of its own: cpubind plan --help.
+
+    \b
+    Completion of commands, flags and words, in ~/.bashrc (zsh_source and fish_source for others):
+    eval "$(_CPUBIND_COMPLETE=bash_source cpubind)"
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -85,10 +94,17 @@ def cli(ctx: click.Context) -> None:
             ctx.with_resource(_ended_in_order())
 
 
-def run_command() -> int:
-    """Runs what the command line says; its exit status. Raises KeyboardInterrupt alone, and what is a bug."""
+def run_command(name: str = "cpubind") -> int:
+    """Runs what the command line of a console script says; its exit status. Raises KeyboardInterrupt alone, and what is
+    a bug."""
     try:
-        status = cli.main(prog_name="cpubind", standalone_mode=False)
+        if name == "cpubind":
+            status = cli.main(prog_name=name, standalone_mode=False)
+        else:
+            from agent.cli.kubectl import kubectl_cli  # noqa: PLC0415 - for this program alone
+
+            on_interrupt(signal.default_int_handler)
+            status = kubectl_cli.main(prog_name=name, standalone_mode=False)
     except Refused as refused:
         say(str(refused.problem))
         if refused.reason is Reason.LOCKED:

@@ -22,17 +22,23 @@ from agent.cli.options import (
     spec_in_force,
     spec_options,
 )
+from agent.cli.progress import told_when_slow
+from agent.cli.reported import irqs_left, reported
 from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
+from agent.control.irq_check import misplaced_irqs, planned_irqs
+from agent.control.report import npu_entries
 from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
 from agent.model.plan import WorkerPlan
 from agent.model.reason import Problem, Reason, Refused, printable
-from agent.model.spec import Mode, Spec
+from agent.model.spec import Mode, Spec, Steps
 from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
+from agent.planning.optin import ENABLED, steps_of
 from agent.telemetry.picture import numa_map, plan_table
+from agent.telemetry.svg import plan_svg
 from agent.telemetry.text import make_console
 
 
@@ -41,7 +47,7 @@ from agent.telemetry.text import make_console
     "-o",
     "--output",
     envvar="CPUBIND_OUTPUT",
-    type=click.Choice(["table", "json", "yaml"]),
+    type=click.Choice(["table", "json", "yaml", "svg"]),
     default="table",
     show_default=True,
 )
@@ -53,11 +59,14 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
     """Print the plan: which CPUs each NPU's worker, ACL and release thread and interrupts should run on.
 
     Nothing is written to the host. JSON and YAML are the CpuBindingPlan object. When no plan can be made the reason
-    is on stderr and in the object's conditions, and the exit status is 1.
+    is on stderr and in the object's conditions, and the exit status is 1. SVG is the map as a picture for a browser.
 
     \b
     cpubind plan                                  this node, as a table and a map of its NUMA nodes
+    cpubind plan -o svg >node.svg                 the map as a picture
     cpubind plan --reserved-cpus 0-3 -o yaml      what it would be with CPUs 0-3 kept free
+    cpubind plan --strategy NumaSlice             what it would be with another strategy
+    cpubind plan --select npu=0-3                 only the processes on these NPUs
     cpubind plan --snapshot node.tar.gz -o json   a node that somebody captured
     """
     settings = settings_from(flags)
@@ -70,6 +79,8 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
         click.echo(json.dumps(document, indent=2))
     elif output == "yaml":
         click.echo(as_yaml(document), nl=False)
+    elif output == "svg":
+        click.echo(plan_svg(document), nl=False)
     else:
         console = make_console()
         console.print(plan_table(document))
@@ -87,9 +98,19 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
 @host_options
 @spec_options
 def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
-    """Say why an NPU (npu:3), a process (its pid) or a pod (name or namespace/name) has the CPUs that it has.
+    """Say why an NPU (npu:3), a process (its pid) or a pod (name or namespace/name) has the CPUs that it has: its
+    domain, the NPUs that share it, the strategy, each step of the rule with its numbers, what is skipped and why, and
+    what would change it. At the end stands what the agent last reported of it.
 
-    Pods are known in a snapshot that was taken with them; a bare host has none.
+    Nothing is written to the host. Pods are known in the agent's pod, and in a snapshot that was taken there; a bare
+    host has none. A spec flag asks "what if".
+
+    \b
+    cpubind explain npu:3                           an NPU, whether or not somebody is on it
+    cpubind explain 4711                            a process on an NPU
+    cpubind explain prod/llm-0                      a pod, in the agent's pod
+    cpubind explain npu:3 --strategy NumaSlice      why it would have others
+    cpubind explain prod/llm-0 --snapshot node.tar.gz
     """
     kind, _, number = subject.partition(":")
     if kind == "npu" and not (number.isascii() and number.isdigit()):
@@ -108,11 +129,18 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
             known = ", ".join(str(n.id) for n in decision.plan.npus)
             raise Refused(Reason.NPU_NOT_IN_DOMAIN, f"there is no NPU {number} on this node; there are {known}")
         lines = explain_npu(decision.inp, decision.plan, npu)
+        short = next(listed for listed in npu_entries(found.report) if listed["id"] == npu.id)
+        if "message" in short:
+            lines.append(f"In short, as status.npus[].message has it: {short['reason']}: {short['message']}.")
+        lines += reported(origin.status, npu=npu.id)
     else:
         workers = _workers(found, subject)
         if not workers:
             raise Refused(Reason.NO_WORKERS, _nobody(found, origin, subject))
-        lines = [line for entry in workers for line in explain_worker(decision.inp, decision.plan, entry)]
+        lines = []
+        for entry in workers:
+            lines += explain_worker(decision.inp, decision.plan, entry, _steps(found, entry))
+            lines += reported(origin.status, pid=entry.worker.process.pid)
     for line in dict.fromkeys(lines):
         click.echo(line)
     for note in found.report.notes:
@@ -126,10 +154,21 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
 @host_options
 @spec_options
 def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int:
-    """Compare every thread's mask with the plan. Exit 0: all in place; 1: some are not, or there is no plan.
+    """Compare the masks of all threads of workers, and of the interrupts of their NPUs, with the plan. Exit 0: all in
+    place; 1: some are not, and the list of them; or there is no plan.
 
-    Masks are read from /proc below the host root, so that this works on a snapshot, too. Main threads that narrowed
-    themselves to a part of the main CPUs count as in place.
+    Nothing is written to the host. Masks are read from /proc below the host root, so that this works on a snapshot,
+    too. Main threads that narrowed themselves to a part of the main CPUs count as in place. Interrupts that the agent
+    reports as skipped or failed are not compared.
+
+    \b
+    cpubind verify                              this host, or in the agent's pod its node
+    cpubind verify || cpubind plan              what is astray, then what was planned
+    cpubind verify --select npu=0-3             only the processes on these NPUs
+    cpubind verify --snapshot node.tar.gz       a node that somebody captured
+
+    A thread that is not in place is put there by the agent, within a sweep (5 s). If none runs, nobody does: see
+    `cpubind run`. If one runs and the thread is listed again, somebody else moves it: `kubectl describe` its pod.
     """
     settings = settings_from(flags)
     view = None if snapshot else cluster_view(settings)
@@ -143,7 +182,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
         for entry in found.decision.plan.workers:
             process, roles = entry.worker.process, entry.allotment.roles
             if roles is None:
-                click.echo(f"process {process.pid}: not planned: {entry.allotment.problem}")
+                click.echo(f"process {process.pid} ({entry.worker.name}): not planned: {entry.allotment.problem}")
                 unplanned += 1
                 continue
             binder = ThreadBinder(proc, ProcStatusHost(proc, process.pid))
@@ -157,18 +196,50 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
                 where = f"on {thread.mask}, planned {thread.target}"
                 click.echo(f"process {process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): {where}")
                 astray += 1
+        irqs = _misplaced_irqs(found, origin)
     for note in found.report.notes:
         click.echo(f"cpubind: {note}", err=True)
     workers = len(found.decision.plan.workers)
     blind = any(note.reason in _BLIND for note in found.report.notes)
-    if astray or unplanned:
+    if astray or unplanned or irqs:
         counts = f"{astray} threads not in place, {unplanned} of {workers} workers not planned"
-        click.echo(f"cpubind: {Problem(Reason.DRIFT if astray else Reason.PENDING, counts)}", err=True)
+        counts += f", {irqs} interrupts not in place" if irqs else ""
+        click.echo(f"cpubind: {Problem(Reason.DRIFT if astray or irqs else Reason.PENDING, counts)}", err=True)
+        click.echo(f"cpubind: {_what_to_do(origin, drift=bool(astray or irqs))}", err=True)
     elif not workers:
         click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
     else:
         click.echo(f"every thread of {workers} workers is in place")
-    return 1 if astray or unplanned or blind else _verdict(found)
+    return 1 if astray or unplanned or irqs or blind else _verdict(found)
+
+
+def _misplaced_irqs(found: Survey, origin: Source) -> int:
+    """Prints the interrupts that are not in place, and counts them. Those that the agent says it can't place are told
+    and not counted: they are no drift."""
+    assert found.decision is not None
+    assert found.seen is not None
+    count = 0
+    wanted = planned_irqs(found.decision.inp, found.decision.plan, found.seen)
+    for npu, cpus in sorted(wanted.items(), key=lambda item: item[0].id):
+        if why := irqs_left(origin.status, npu.id):
+            click.echo(f"cpubind: interrupts of NPU {npu.id} are not compared: the agent reports {why}", err=True)
+            continue
+        try:
+            for irq in misplaced_irqs(origin.observer.root, npu, cpus, found.seen.topology.online):
+                where = f"on {irq.mask}, planned {irq.target}"
+                click.echo(f"interrupt {irq.irq} ({irq.action} of NPU {irq.npu}): {where}")
+                count += 1
+        except Refused as refused:
+            click.echo(f"cpubind: interrupts of NPU {npu.id} are not compared: {refused.problem}", err=True)
+    return count
+
+
+def _what_to_do(origin: Source, *, drift: bool) -> str:
+    if not drift:
+        return "what would change it: cpubind explain PID"
+    if origin.live:
+        return "an agent puts them back within a sweep: does one run (cpubind doctor says so), is its mode Enforce?"
+    return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
 
 
 _BLIND = frozenset({Reason.NOT_THIS_KERNEL, Reason.PROCESS_UNREADABLE, Reason.CPUSET_UNREADABLE})
@@ -196,32 +267,46 @@ def _workers(found: Survey, subject: str) -> list[WorkerPlan]:
     return [entry for entry in entries if entry.worker.container in keys]
 
 
+def _steps(found: Survey, entry: WorkerPlan) -> Steps | None:
+    """What is done for a worker, by the annotations of its pod."""
+    seen, process = found.seen, entry.worker.process
+    if seen is None or found.decision is None or process not in seen.pods:
+        return None
+    return steps_of(seen.pods[process], seen.places[process][2], found.decision.inp.spec)
+
+
 def _nobody(found: Survey, origin: Source, subject: str) -> str:
     """Why nothing of that name is planned."""
     name = printable(subject, 80)
+    for (namespace, short), problem in (found.seen.misannotated if found.seen else {}).items():
+        if name in (short, f"{namespace}/{short}"):
+            return f"{problem.message}: correct the annotation"
     strangers = [c for group in (found.seen.strangers.values() if found.seen else ()) for c in group]
     for stranger in strangers:
         pod = stranger.pod
         if name in (str(stranger.process.pid), *((pod.name, f"{pod.namespace}/{pod.name}") if pod else ())):
-            return f"{name} uses an NPU and is not to be bound: its pod did not opt in, or --select leaves it out"
+            said = "its pod did not opt in, or --select leaves it out"
+            remedy = f'annotate the pod\'s template with {ENABLED}: "true"'
+            return f"{name} uses an NPU and is not to be bound: {said}; {remedy}"
     if any(name in (pod.name, f"{pod.namespace}/{pod.name}") for pod in origin.pods):
-        return f"no process of pod {name} holds an NPU"
-    return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one"
+        return f"no process of pod {name} holds an NPU: npu-smi info and /proc/PID/fd on the node show who does"
+    return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one: cpubind plan lists them"
 
 
 def _look(origin: Source, spec: Spec, unread: Sequence[Problem]) -> Survey:
     """A survey that writes nothing, whatever mode is set."""
-    dry = replace(spec, mode=Mode.DRY_RUN)
+    dry = replace(origin.spec or spec, mode=Mode.DRY_RUN)
     accepted = origin.accepted
-    return survey(
-        origin.observer,
-        origin.npu_smi,
-        dry,
-        node=origin.node,
-        journal=origin.journal,
-        problems=(*unread, *origin.problems),
-        accepted=replace(accepted, mode=Mode.DRY_RUN) if accepted else None,
-    )
+    with told_when_slow(f"reading {origin.node}: npu-smi may take its time"):
+        return survey(
+            origin.observer,
+            origin.npu_smi,
+            dry,
+            node=origin.node,
+            journal=origin.journal,
+            problems=(*unread, *origin.problems),
+            accepted=replace(accepted, mode=Mode.DRY_RUN) if accepted else None,
+        )
 
 
 def _now() -> str:

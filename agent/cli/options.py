@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from agent.cli.cluster import View
 from agent.control.journal import Journal
 from agent.control.journal_file import MAX_BYTES, parse
-from agent.control.observe import Candidate, Choice, Chooser, Observer, everything
+from agent.control.observe import Choice, Chooser, Observer, everything
 from agent.control.statefile import StateFile
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Spec
@@ -23,9 +24,8 @@ from agent.node.files import read_text
 from agent.node.kubelet import read_cpu_manager_state
 from agent.node.npu_smi.command import NpuSmi, NpuSmiCommand, RecordedNpuSmi
 from agent.node.procfs import boot_id
-from agent.node.snapshot import open_snapshot
-from agent.planning.optin import opted_in
-from agent.planning.validation import parse_spec
+from agent.node.snapshot import Snapshot, open_snapshot
+from agent.planning.validation import parse_spec, spec_fields
 from agent.settings import SPEC_SETTINGS, Settings, load_settings
 
 JOURNAL = Path("var/lib/cpubind/journal.json")
@@ -45,10 +45,33 @@ def _all(options: list[Callable[[Any], Any]]) -> Callable[[_F], _F]:
     return decorate
 
 
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def words(*known: str) -> Complete:
+    """What the shell offers for an option that takes one of these words. They are checked where settings are."""
+    return lambda _context, _option, begun: [CompletionItem(word) for word in known if word.startswith(begun)]
+
+
+def paths(kind: str) -> Complete:
+    """The shell's own completion of a "file" or a "dir"."""
+    return lambda _context, _option, begun: [CompletionItem(begun, type=kind)]
+
+
 host_options = _all(
     [
-        click.option("--host-root", metavar="DIR", help="Root folder of the host: / or where a container mounts it."),
-        click.option("--npu-smi", metavar="PATH", help="npu-smi to run. Default: npu-smi on the PATH."),
+        click.option(
+            "--host-root",
+            metavar="DIR",
+            shell_complete=paths("dir"),
+            help="Root folder of the host: / or where a container mounts it.",
+        ),
+        click.option(
+            "--npu-smi",
+            metavar="PATH",
+            shell_complete=paths("file"),
+            help="npu-smi to run. Default: npu-smi on the PATH.",
+        ),
         click.option("--npu-smi-timeout", type=float, metavar="SECONDS", help="Limit for one query. Default: 10."),
         click.option(
             "--npu-smi-library-path", metavar="PATHS", help="LD_LIBRARY_PATH for npu-smi, where it needs the driver's."
@@ -60,15 +83,33 @@ host_options = _all(
 
 spec_options = _all(
     [
-        click.option("--mode", metavar="NAME", help="Enforce, DryRun or Disabled. Default: Enforce."),
-        click.option("--strategy", metavar="NAME", help="Auto, GlobalSlice, TopoAffinity or NumaSlice. Default: Auto."),
-        click.option("--device-type", metavar="NAME", help="Auto, A2, A3, Atlas300I or Ascend950. Default: Auto."),
+        click.option(
+            "--mode",
+            metavar="NAME",
+            shell_complete=words("Enforce", "DryRun", "Disabled"),
+            help="Enforce, DryRun or Disabled. Default: Enforce.",
+        ),
+        click.option(
+            "--strategy",
+            metavar="NAME",
+            shell_complete=words("Auto", "GlobalSlice", "TopoAffinity", "NumaSlice"),
+            help="Auto, GlobalSlice, TopoAffinity or NumaSlice. Default: Auto.",
+        ),
+        click.option(
+            "--device-type",
+            metavar="NAME",
+            shell_complete=words("Auto", "A2", "A3", "Atlas300I", "Ascend950"),
+            help="Auto, A2, A3, Atlas300I or Ascend950. Default: Auto.",
+        ),
         click.option("--reserved-cpus", metavar="LIST", help='CPUs to keep out of every pool, such as "0-3,8".'),
         click.option(
             "--include-isolated-cpus/--exclude-isolated-cpus", default=None, help="Plan with isolcpus= CPUs, too."
         ),
         click.option(
-            "--rebalance", metavar="WHEN", help="Cut anew when CPUs come back: Never or OnGrow. Default: Never."
+            "--rebalance",
+            metavar="WHEN",
+            shell_complete=words("Never", "OnGrow"),
+            help="Cut anew when CPUs come back: Never or OnGrow. Default: Never.",
         ),
         click.option(
             "--thread-rule",
@@ -99,6 +140,7 @@ select_option = click.option(
     envvar="CPUBIND_SELECT",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=words("pid=", "uid=", "comm=", "cgroup=", "npu="),
     help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=/docker/*, npu=0-3. "
     "Several of one key: any of them; several keys: all of them.",
 )
@@ -115,8 +157,14 @@ class Source:
     pods: tuple[Pod, ...] = ()
     problems: tuple[Problem, ...] = ()
     """What beside the node itself could not be read."""
+    live: bool = False
+    """Whether it is this host, now."""
     accepted: Spec | None = None
     """What the agent goes by where `spec` cannot be used."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """`status` as the agent wrote it last; empty where it wrote none."""
+    spec: Spec | None = None
+    """What people asked for where a snapshot was taken, with flags on top; None where that is not recorded."""
 
 
 def settings_from(flags: dict[str, Any]) -> Settings:
@@ -194,7 +242,10 @@ def source(
         problems = (*((problem,) if problem else ()), *(view.problems if view else ()))
         # A flag asks what would be, and is answered by itself.
         accepted = None if settings.flags & SPEC_SETTINGS else last_accepted(settings)
-        yield Source(observer, npu_smi, settings.node_name, record, pods, problems, accepted)
+        status = reported_status(settings, view)
+        yield Source(
+            observer, npu_smi, settings.node_name, record, pods, problems, live=True, accepted=accepted, status=status
+        )
         return
     with open_snapshot(snapshot) as opened:
         journal, damage = _parsed(opened.journal)
@@ -203,10 +254,11 @@ def source(
             policy, grants = read_cpu_manager_state(opened.root)
             return KubeletState(policy, grants, opened.pod_resources)
 
+        spec, accepted, unread = _recorded_specs(settings, opened.settings)
         observer = Observer(
             opened.root,
             architecture=opened.architecture,
-            chooses=both(chooses, annotated) if opened.pods else chooses,
+            chooses=both(chooses, _selection(opened)) if opened.pods else chooses,
             pods=lambda: opened.pods,
             kubelet=kubelet,
             patient=False,
@@ -214,14 +266,79 @@ def source(
         npu_smi_records = RecordedNpuSmi(opened.folder)
         # A recording without the boot's id is of the boot that its journal is of.
         boot = boot_id(opened.root) or journal.boot_id
-        problems = (*opened.problems, *((damage,) if damage else ()))
-        yield Source(observer, npu_smi_records, opened.node, journal.of_boot(boot), opened.pods, problems)
+        journal = journal.of_boot(boot)
+        observer.adopt(worker.process for worker in journal.workers)
+        problems = (*opened.problems, *((damage,) if damage else ()), *unread)
+        yield Source(
+            observer,
+            npu_smi_records,
+            opened.node,
+            journal,
+            opened.pods,
+            problems,
+            accepted=accepted,
+            status=opened.status,
+            spec=spec,
+        )
 
 
-def annotated(candidate: Candidate) -> Choice:
-    """Whether its pod opted in."""
-    chosen = candidate.pod is not None and opted_in(candidate.pod, candidate.container_name)
-    return Choice.BIND if chosen else Choice.LEAVE
+def recorded_settings(settings: Settings, spec: Spec, view: View | None) -> dict[str, Any]:
+    """What people asked for, as a snapshot keeps it: `source` makes the same of it."""
+    held = last_accepted(settings)
+    recorded: dict[str, Any] = {"spec": spec_fields(spec)}
+    if held is not None:
+        recorded["accepted"] = spec_fields(held)
+    if view is not None:
+        recorded["selection"] = {
+            "podSelection": settings.pod_selection,
+            "namespaces": list(settings.namespaces),
+            "excludeNamespaces": list(settings.exclude_namespaces),
+        }
+    return recorded
+
+
+def reported_status(settings: Settings, view: View | None) -> Mapping[str, Any]:
+    """`status` of the plan as the agent wrote it last; empty where it can't be read, or is none."""
+    if view is not None:
+        return view.status
+    with contextlib.suppress(Refused):
+        status = StateFile(settings.state_file or settings.host_root / STATE).read().get("status")
+        return status if isinstance(status, Mapping) else {}
+    return {}
+
+
+def _recorded_specs(
+    settings: Settings, recorded: Mapping[str, Any]
+) -> tuple[Spec | None, Spec | None, tuple[Problem, ...]]:
+    """The spec of a snapshot, with the flags on top, and the one that holds where it does not fit the node."""
+    try:
+        spec = parse_spec(recorded["spec"]) if "spec" in recorded else None
+        accepted = parse_spec(recorded["accepted"]) if "accepted" in recorded else None
+    except Refused as refused:
+        problem = Problem(Reason.SNAPSHOT_UNREADABLE, f"settings in snapshot.json are left out: {refused.message}")
+        return None, None, (problem,)
+    if spec is not None:
+        spec = settings.spec(spec, only=settings.flags)
+    return spec, None if settings.flags & SPEC_SETTINGS else accepted, ()
+
+
+def _selection(opened: Snapshot) -> Chooser:
+    """Who was to be bound where a snapshot was taken: the pods that opted in, unless its agent had other settings."""
+    from agent.kube.pods import PodSelection, PodStore  # noqa: PLC0415 - for snapshots with pods alone
+
+    said = opened.settings.get("selection")
+    said = said if isinstance(said, Mapping) else {}
+    store = PodStore(lambda: None)
+    return PodSelection(
+        store,
+        "AllNpuPods" if said.get("podSelection") == "AllNpuPods" else "Annotated",
+        _names(said.get("namespaces")),
+        _names(said.get("excludeNamespaces")),
+    ).choose
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
 
 
 def both(first: Chooser, second: Chooser) -> Chooser:

@@ -47,6 +47,11 @@ def restore(dry_run: bool, output: str, **flags: Any) -> int:
     mask of their own before they were bound get that, interrupts the mask that they had, irqbalance its list. What
     others have changed since is left alone. Memory stays where it was moved to.
 
+    \b
+    cpubind restore --dry-run          what would be given back
+    cpubind restore                    as root, after the agent was stopped
+    cpubind restore -o json            for a script
+
     Neither the agent nor npu-smi is needed; the agent must not run. One that is started later binds again unless its
     mode is Disabled. Exit 0: nothing is left to give back; 1: something is, and why; 3: an agent runs.
     """

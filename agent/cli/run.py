@@ -112,7 +112,9 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
     name one.
 
     \b
+    cpubind run                                               in a pod of the Helm chart
     cpubind run --standalone --dry-run                        see what it would do
+    cpubind run --standalone                                  bind every NPU worker of this host
     cpubind run --standalone --select cgroup=/docker/*        only processes in docker containers
     """
     if selects and not standalone:
@@ -167,6 +169,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     from agent.kube.access import Access, in_pod  # noqa: PLC0415 - kopf and the client take a second, for one command
     from agent.kube.service import ClusterAgent, Ties  # noqa: PLC0415
     from agent.telemetry.health import Health, HealthServer  # noqa: PLC0415
+    from agent.telemetry.page import NodePage  # noqa: PLC0415
 
     if not in_pod():
         raise click.UsageError(
@@ -185,8 +188,9 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     health = Health(settings.sweep_interval)
+    page = NodePage(lambda: health.readiness()[1])
     address = parse_address(settings.health_address)
-    probes = HealthServer(address, health) if address is not None else None
+    probes = HealthServer(address, health, page=page.response) if address is not None else None
     serving = Serving(settings)
     lock = HostLock(settings.lock_file or settings.host_root / LOCK)
     npu_smi = npu_smi_of(settings)
@@ -199,6 +203,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
         health.turned()
         serving.turned()
         _judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
+        page.passed(agents[0].agent.plan_object(), agents[0].agent.moved())
 
     def problems() -> list[Problem]:
         problem = probes.problem() if probes is not None else None

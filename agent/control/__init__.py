@@ -3,7 +3,8 @@
 loop        one pass after another, and what wakes it; read it first
 
 observe     what there is now: scanning (whether it must be read anew), processes, containers, attribution (whose
-            process is on which NPU), settling (NPUs of those who own CPUs); survey for a single look
+            process is on which NPU), settling (NPUs of those who own CPUs); survey for a single look, irq_check for
+            where interrupts are then
 events      what the kernel tells between two passes: stream, suspects (who may have opened an NPU), placing (puts one
             thread in place at once), watchlist (whose threads those may be); news and hearing are the loop's side of it
 

@@ -314,6 +314,18 @@ class Agent:
         """What was found elsewhere than where it had been put, since the agent began. Safe from any thread."""
         return self.parts.actor.drift.totals.plus(self.parts.steps.drift)
 
+    def moved(self) -> dict[int, int]:
+        """NPU -> threads and interrupts that the last pass found elsewhere than where they had been put."""
+        status = _status(self._object)
+        if status.get("mode") != Mode.ENFORCE:
+            return {}  # a dry run's outcomes are of what was never put anywhere
+        found = {npu: irqs.drift for npu, irqs in self.last_steps.irqs.items()}
+        astray = {p.pid: len(o.drift) + len(o.unrepaired) for p, o in self.last_act.outcomes.items()}
+        for entry in status.get("npus", []):
+            threads = sum(astray.get(worker["pid"], 0) for worker in entry.get("workers", []))
+            found[entry["id"]] = found.get(entry["id"], 0) + threads
+        return {npu: count for npu, count in found.items() if count}
+
     def plan_object(self) -> dict[str, Any]:
         """The CpuBindingPlan object of the last pass; empty before the first."""
         return self._object

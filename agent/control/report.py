@@ -18,6 +18,7 @@ from agent.model.plan import NpuPlan, Plan, Roles, WorkerPlan
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
 from agent.model.spec import Mode, Role, Spec
 from agent.model.workload import ProcessId
+from agent.planning.remedies import with_remedy
 
 API_VERSION = "cpubind.dev/v1alpha1"
 KIND = "CpuBindingPlan"
@@ -82,7 +83,10 @@ def status(report: Report, *, previous: Mapping[str, Any] | None, now: str, gene
             cpus=str(seen.topology.online),
             reservedCpus=str(report.spec.reserved_cpus),
             isolatedCpus=str(seen.topology.isolated),
-            numaNodes=[_filled(id=node.id, cpus=str(node.cpus)) for node in seen.topology.nodes],
+            numaNodes=[
+                _filled(id=node.id, cpus=str(node.cpus), offlineCpus=str(node.members - node.cpus))
+                for node in seen.topology.nodes
+            ],
         )
     if plan:
         everywhere = tuple(npu.id for npu in plan.npus)
@@ -124,7 +128,7 @@ def log_lines(plan: Plan) -> list[tuple[int, str]]:
 
 
 def npu_entries(report: Report) -> list[Object]:
-    """`status.npus`: every NPU of the node, ascending."""
+    """`status.npus`: every NPU of the node, ascending. A message ends with what would change it, as `explain` says."""
     plan = report.plan
     assert plan is not None
     by_npu: dict[int, list[WorkerPlan]] = {}
@@ -179,7 +183,7 @@ def _npu(report: Report, npu: NpuPlan, workers: Sequence[WorkerPlan]) -> Object:
         numaNodes=report.seen.topology.nodes_of(allotment.pool) if allotment.pool else [],
         roles=_roles(allotment.roles),
         state=state,
-        **_because(problem),
+        **_because(with_remedy(problem) if problem else None),
         **_irq(report, npu.id),
         workers=listed,
         workersOmitted=len(workers) - MAX_WORKERS if len(workers) > MAX_WORKERS else None,

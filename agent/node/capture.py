@@ -1,7 +1,7 @@
 """Writing a snapshot (design section 8): what `cpubind capture` puts into a support bundle.
 
-Only what planning and binding read: no environment, no command lines, no file contents of any process; of a pod its
-names, ids, CPU limits and the annotations that are cpubind's own.
+Only what planning and binding read: no file contents of any process, and no environment and no command line unless
+they are asked for; of a pod its names, ids, CPU limits and the annotations that are cpubind's own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
@@ -56,14 +56,18 @@ def capture(
     pods: Sequence[Pod] = (),
     pod_resources: Sequence[PodResources] | None = None,
     journal: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
+    private: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _line: None,
 ) -> CaptureSummary:
     """Writes a snapshot of the host below `root`: an archive where `target` ends in .tar.gz, .tgz or .tar, or a folder.
 
     `npu_smi_query` is `NpuSmi.query`; `pids` are the processes to record beside PID 1; `chips` are the (card, chip)
-    whose board is asked for. `target` appears when it is complete, and not at all otherwise. What can't be read is left
-    out and said in the summary. Refused(SnapshotNotWritten) when `target` can't be written, would become too large to
-    be opened again, or is a folder with something in it.
+    whose board is asked for. `settings` and `status` are as in `Snapshot`. `private` names files of the processes that
+    may hold secrets and are wanted all the same: ``environ``, ``cmdline``. `target` appears when it is complete, and
+    not at all otherwise. What can't be read is left out and said in the summary. Refused(SnapshotNotWritten) when
+    `target` can't be written, would become too large to be opened again, or is a folder with something in it.
     """
     notes: list[str] = []
 
@@ -79,16 +83,20 @@ def capture(
                 files.add("pod-resources.json", _json(document_of(pod_resources)))
             if journal is not None:
                 files.add("journal.json", journal.encode("utf-8", "surrogateescape"))
-            progress("npu-smi")
             queries = [*_QUERIES, *(("info", "-t", "board", "-i", str(i), "-c", str(c)) for i, c in chips)]
-            answered = [_ask(npu_smi_query, args, files.add, note) for args in queries]
-            processes = copy_host(root, sorted({1, *pids}), files.add, note, progress)
+            answered = []
+            for number, args in enumerate(queries, 1):
+                progress(f"npu-smi {' '.join(args)} ({number} of {len(queries)})")
+                answered.append(_ask(npu_smi_query, args, files.add, note))
+            processes = copy_host(root, sorted({1, *pids}), files.add, note, progress, private=private)
             about: dict[str, Any] = {
                 "version": VERSION,
                 "node": node,
                 "architecture": architecture,
                 "files": len(files.content) + 1,
                 "pods": [_trimmed(p) for p in pods],
+                **({"settings": dict(settings)} if settings else {}),
+                **({"status": dict(status)} if status else {}),
             }
             files.add("snapshot.json", _json(about))
             sink.add("snapshot.json", files.content.pop("snapshot.json"))

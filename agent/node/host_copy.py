@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,8 @@ Add = Callable[[str, bytes], None]
 
 _PLAIN: Final = (
     "proc/interrupts",
+    "proc/sys/kernel/numa_balancing",
+    "proc/sys/kernel/osrelease",
     "proc/sys/kernel/random/boot_id",
     "sys/devices/system/cpu/isolated",
     "sys/devices/system/cpu/online",
@@ -55,22 +57,29 @@ _TOP: Final = ("cgroup.controllers", "unified/cgroup.controllers")
 
 
 def copy_host(
-    root: Path, pids: Iterable[int], add: Add, note: Callable[[str], None], progress: Callable[[str], None]
+    root: Path,
+    pids: Collection[int],
+    add: Add,
+    note: Callable[[str], None],
+    progress: Callable[[str], None],
+    *,
+    private: Sequence[str] = (),
 ) -> int:
     """Hands every file to `add`, as ``root/…`` with its content, and returns how many of the processes were there.
 
-    What can't be read goes to `note`, a line each.
+    What can't be read goes to `note`, a line each. `private` are further files of each process.
     """
-    copy = _HostCopy(root, add, note)
+    copy = _HostCopy(root, add, note, tuple(private))
     progress("CPUs, NUMA nodes and interrupts")
     copy.system()
-    progress("processes")
+    progress(f"processes and their threads ({len(pids)})")
     return sum([copy.process(pid) for pid in pids])
 
 
 class _HostCopy:
-    def __init__(self, root: Path, add: Add, note: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, add: Add, note: Callable[[str], None], private: tuple[str, ...]) -> None:
         self._root = root
+        self._private = private
         self._prefix = join(root)
         self._add = add
         self._note = note
@@ -108,7 +117,7 @@ class _HostCopy:
                 self._note(f"{folder}: {error.strerror}")
             return False
         try:
-            for name in ("comm", "stat", "status"):
+            for name in ("comm", "stat", "status", *self._private):
                 self._file(f"{folder}/{name}", name, at)
             self._cgroup(pid, at)
             self._devices(pid)

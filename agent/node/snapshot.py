@@ -14,9 +14,9 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, Any, Final, Self
 
 from agent.model.pods import pod_from_manifest
 from agent.model.reason import Problem, Reason, Refused, printable
@@ -47,6 +47,11 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     pod_resources: tuple[PodResources, ...] = ()
     journal: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What people had asked for: ``spec`` and ``accepted``, the last spec that could be used, with every field;
+    ``selection``, which pods are to be bound. Each may be missing."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """`status` of the plan as the agent had written it last; empty where it had written none."""
     problems: tuple[Problem, ...] = ()
     """What is damaged and can be done without: pod-resources.json (KubeletStateUnreadable)."""
 
@@ -118,6 +123,8 @@ def _read(folder: Path, files: int | None = None) -> Snapshot:
         pods=tuple(map(pod_from_manifest, pods)),
         pod_resources=resources,
         journal=_text(folder / "journal.json"),
+        settings=_object(about, "settings"),
+        status=_object(about, "status"),
         problems=problems,
     )
 
@@ -137,6 +144,13 @@ def _string(about: Mapping[str, object], field: str, default: str) -> str:
     value = about.get(field) or default
     if not isinstance(value, str):
         raise _refused(f"{field} in snapshot.json is not text")
+    return value
+
+
+def _object(about: Mapping[str, object], field: str) -> Mapping[str, Any]:
+    value = about.get(field) or {}
+    if not isinstance(value, Mapping):
+        raise _refused(f"{field} in snapshot.json is not an object")
     return value
 
 

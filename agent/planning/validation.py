@@ -40,6 +40,23 @@ def parse_spec(raw: object, defaults: Spec | None = None) -> Spec:
     return Spec(**{name: values.get(name, getattr(base, name)) for name in Spec.__dataclass_fields__})
 
 
+def spec_fields(spec: Spec) -> dict[str, Any]:
+    """A spec as a mapping with every field, which `parse_spec` reads as the same spec again."""
+    fields: dict[str, Any] = {}
+    for field, (attribute, _) in _FIELDS.items():
+        value = getattr(spec, attribute)
+        match value:
+            case None:
+                fields[field] = AUTO
+            case bool():
+                fields[field] = value
+            case tuple():
+                fields[field] = [{"prefix": rule.prefix, "role": rule.role.value} for rule in value]
+            case _:
+                fields[field] = str(value)
+    return fields
+
+
 def check_spec(spec: Spec, topology: Topology) -> Problem | None:
     """Whether a spec fits this node: reserved CPUs exist, and some CPU is left."""
     existing = topology.online | topology.possible

@@ -66,9 +66,17 @@ class Health:
 class HealthServer:
     """Serves ``/healthz`` and ``/readyz``: 200 or 503 and one line. A port in use is a problem, not an end."""
 
-    def __init__(self, address: Address, health: Health, *, retry: float = RETRY_SECONDS) -> None:
-        """Serves until `close`, in threads of its own; tries again every `retry` seconds for an address in use."""
-        self._health = health
+    def __init__(
+        self,
+        address: Address,
+        health: Health,
+        *,
+        page: Callable[[], Response] | None = None,
+        retry: float = RETRY_SECONDS,
+    ) -> None:
+        """Serves until `close`, in threads of its own; tries again every `retry` seconds for an address in use. `page`
+        is served as ``/``, for people."""
+        self._health, self._page = health, page
         self.listener = Listener("health", address, self._answer, retry=retry)
 
     def problem(self) -> Problem | None:
@@ -83,6 +91,8 @@ class HealthServer:
             good, said = self._health.live()
         elif request.path == "/readyz":
             good, said = self._health.readiness()
+        elif request.path == "/" and self._page is not None:
+            return self._page()
         else:
             return NOT_FOUND
         return text(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, said)

@@ -21,12 +21,16 @@ _MIN_WIDTH = 40
 _ROLES = ("irq", "main", "acl", "release")
 _PLAIN_WHEN_FALSE = ("Degraded",)
 _SAID_BY_MODE = (Reason.NOT_ENFORCED, Reason.DISABLED)
+_COUNT_STYLES = {"bound": "green", "failed": "bold red", "skipped": "yellow"}
 
 
 @dataclass(slots=True)
-class _Row:
+class NpuRow:
+    """What the table says of one NPU."""
+
     npu: int
     cells: list[str]
+    """Pool, the four roles, NUMA nodes."""
     state: str
     workers: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -42,7 +46,7 @@ class PlanTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(options.max_width, _MIN_WIDTH)
         yield from self._header(options, width)
-        rows = [_row(entry) for entry in entries(self._status.get("npus"))]
+        rows = npu_rows(self._status)
         if rows:
             yield Text()
             yield from _table(rows, options, width)
@@ -50,52 +54,37 @@ class PlanTable:
         yield from self._conditions(options, width)
 
     def _header(self, options: ConsoleOptions, width: int) -> Iterator[Text]:
-        status = self._status
-        facts = [word(status.get(key), 30) for key in ("deviceType", "strategy", "mode", "architecture")]
-        if plan_hash := word(status.get("planHash"), 20):
-            facts.append(f"plan {plan_hash}")
         line = fitted(self._name or "?", options, "bold")
-        line.append_text(fitted("".join(f"  {fact}" for fact in facts if fact), options))
+        line.append_text(fitted("".join(f"  {fact}" for fact in facts(self._status)), options))
         line.truncate(width, overflow="ellipsis" if not options.ascii_only else "crop")
         yield line
-        summary = mapping(status.get("summary"))
-        if summary:
-            counts = {key: number(summary.get(key), 0) for key in ("npus", "workers", "bound", "failed", "skipped")}
-            line = Text(f"{_count(counts['npus'], 'NPU')}, {_count(counts['workers'], 'worker')}")
-            for key, style in (("bound", "green"), ("failed", "bold red"), ("skipped", "yellow")):
-                if counts[key] or key == "bound":
-                    line.append(f", {counts[key]} {key}", style=style if counts[key] else "")
+        line = Text()
+        for what, said in counts(self._status):
+            style = "" if said.startswith("0 ") else _COUNT_STYLES.get(what, "")
+            line.append(", " if line else "")
+            line.append(said, style=style)
+        if line:
             yield line
 
     def _uvb(self, options: ConsoleOptions) -> Iterator[Text]:
-        uvb = mapping(self._status.get("uvb"))
-        if uvb:
-            facts = [word(uvb.get("cpus"), 60), word(uvb.get("state"), 20), _because(uvb)]
+        if said := uvb_text(self._status):
             yield Text()
-            yield fitted("UVB threads  " + "  ".join(fact for fact in facts if fact), options)
+            yield fitted(said, options)
 
     def _conditions(self, options: ConsoleOptions, width: int) -> Iterator[Text]:
         """Those that are not plain; several that say the same share a line."""
-        said: dict[tuple[str, str, str], list[str]] = {}
-        for condition in entries(self._status.get("conditions")):
-            kind, status = word(condition.get("type"), 60), word(condition.get("status"), 10)
-            reason = word(condition.get("reason"), 64)
-            if status != ("False" if kind in _PLAIN_WHEN_FALSE else "True") and reason not in _SAID_BY_MODE:
-                key = status, reason, word(condition.get("message"), 256)
-                said.setdefault(key, []).append(kind)
-        if said:
-            yield Text()
-        for (status, reason, message), kinds in said.items():
-            grave = status == "False" and "Ready" in kinds
-            line = fitted(f"{', '.join(kinds)}: {status}  {reason}", options, "bold red" if grave else "yellow")
-            text = f": {message}" if message else ""
+        for k, said in enumerate(not_plain(self._status)):
+            if k == 0:
+                yield Text()
+            line = fitted(said.head, options, "bold red" if said.grave else "yellow")
+            text = f": {said.message}" if said.message else ""
             if len(line) + len(text) <= width:
                 line.append_text(fitted(text, options))
                 yield line
             else:
                 line.truncate(width)
                 yield line
-                yield from (fitted("  " + part, options) for part in wrapped(message, width - 2))
+                yield from (fitted("  " + part, options) for part in wrapped(said.message, width - 2))
 
 
 def plan_table(plan: Mapping[str, Any]) -> PlanTable:
@@ -103,19 +92,78 @@ def plan_table(plan: Mapping[str, Any]) -> PlanTable:
     return PlanTable(plan)
 
 
+def npu_rows(status: Mapping[str, Any]) -> list[NpuRow]:
+    """A row for each NPU of a status."""
+    return [_row(entry) for entry in entries(status.get("npus"))]
+
+
+def facts(status: Mapping[str, Any]) -> list[str]:
+    """What the node is and does, in single words."""
+    words = [word(status.get(key), 30) for key in ("deviceType", "strategy", "mode", "architecture")]
+    if plan_hash := word(status.get("planHash"), 20):
+        words.append(f"plan {plan_hash}")
+    return [fact for fact in words if fact]
+
+
+def counts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """NPUs and workers, each as what it counts and a text; empty without a summary."""
+    summary = mapping(status.get("summary"))
+    if not summary:
+        return []
+    figures = {key: number(summary.get(key), 0) for key in ("npus", "workers", "bound", "failed", "skipped")}
+    said = [("npus", _count(figures["npus"], "NPU")), ("workers", _count(figures["workers"], "worker"))]
+    return said + [(k, f"{figures[k]} {k}") for k in ("bound", "failed", "skipped") if figures[k] or k == "bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What conditions say that are not plain; several that say the same are one."""
+
+    kinds: tuple[str, ...]
+    status: str
+    reason: str
+    message: str
+
+    @property
+    def grave(self) -> bool:
+        return self.status == "False" and "Ready" in self.kinds
+
+    @property
+    def head(self) -> str:
+        return f"{', '.join(self.kinds)}: {self.status}  {self.reason}"
+
+
+def not_plain(status: Mapping[str, Any]) -> list[Said]:
+    """What the conditions of a status say that is worth saying."""
+    said: dict[tuple[str, str, str], list[str]] = {}
+    for condition in entries(status.get("conditions")):
+        kind, value = word(condition.get("type"), 60), word(condition.get("status"), 10)
+        reason = word(condition.get("reason"), 64)
+        if value != ("False" if kind in _PLAIN_WHEN_FALSE else "True") and reason not in _SAID_BY_MODE:
+            said.setdefault((value, reason, word(condition.get("message"), 256)), []).append(kind)
+    return [Said(tuple(kinds), *key) for key, kinds in said.items()]
+
+
+def uvb_text(status: Mapping[str, Any]) -> str:
+    """The UVB threads of an Ascend 950 node in one line; empty where there is no word of them."""
+    uvb = mapping(status.get("uvb"))
+    said = [word(uvb.get("cpus"), 60), word(uvb.get("state"), 20), _because(uvb)]
+    return "  ".join(["UVB threads", *(fact for fact in said if fact)]) if uvb else ""
+
+
 def _count(count: int, what: str) -> str:
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
-def _row(entry: Mapping[str, Any]) -> _Row:
+def _row(entry: Mapping[str, Any]) -> NpuRow:
     roles = mapping(entry.get("roles"))
     nodes = entry.get("numaNodes")
     numa = ",".join(word(node, 6) for node in nodes) if isinstance(nodes, list) else ""
     npu = number(entry.get("id"))
     cells = [word(entry.get("pool")), *(word(roles.get(role)) for role in _ROLES), numa]
-    row = _Row(npu, cells, word(entry.get("state"), 12))
+    row = NpuRow(npu, cells, word(entry.get("state"), 12))
     workers = entries(entry.get("workers"))
-    row.workers = [_worker(worker, row.state) for worker in workers]
+    row.workers = [worker_text(worker, row.state) for worker in workers]
     if because := _because(entry):
         row.notes.append(because)
     if (irq := word(entry.get("irq"), 20)) not in ("", "Bound", "Planned"):
@@ -136,7 +184,8 @@ def _row(entry: Mapping[str, Any]) -> _Row:
     return row
 
 
-def _worker(worker: Mapping[str, Any], npu_state: str) -> str:
+def worker_text(worker: Mapping[str, Any], npu_state: str) -> str:
+    """A worker in one line: pid, whose it is, and its state where that is not its NPU's."""
     parts = (word(worker.get(key), 100) for key in ("namespace", "pod", "container"))
     title = "/".join(part for part in parts if part)
     state = word(worker.get("state"), 12)
@@ -151,7 +200,7 @@ def _because(entry: Mapping[str, Any], of: str = "") -> str:
     return f"{reason}: {message}" if reason and message else reason or message
 
 
-def _table(rows: list[_Row], options: ConsoleOptions, width: int) -> Iterator[Text]:
+def _table(rows: list[NpuRow], options: ConsoleOptions, width: int) -> Iterator[Text]:
     titles = ["NPU", "STATE", "POOL", "IRQ", "MAIN", "ACL", "REL", "NUMA"]
     # A column that is empty in every row (roles on Ascend 950) says nothing.
     used = [k for k in range(len(titles)) if k < 2 or any(row.cells[k - 2] for row in rows)]
@@ -178,7 +227,7 @@ def _table(rows: list[_Row], options: ConsoleOptions, width: int) -> Iterator[Te
                 yield fitted(" " * _INDENT + part, options, style)
 
 
-def _line(row: _Row, cells: list[str], widths: list[int], options: ConsoleOptions) -> Text:
+def _line(row: NpuRow, cells: list[str], widths: list[int], options: ConsoleOptions) -> Text:
     line = Text()
     for column, (cell, size) in enumerate(zip(cells, widths, strict=False)):
         style = {0: npu_style(row.npu), 1: STATE_STYLES.get(row.state, "")}.get(column, "")
@@ -187,7 +236,7 @@ def _line(row: _Row, cells: list[str], widths: list[int], options: ConsoleOption
     return line
 
 
-def _cell(row: _Row, column: int) -> str:
+def _cell(row: NpuRow, column: int) -> str:
     if column == 0:
         return str(row.npu) if row.npu >= 0 else "?"
     return row.state if column == 1 else row.cells[column - 2]

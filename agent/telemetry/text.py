@@ -7,7 +7,9 @@ neither terminal escapes nor rich's markup in a pod's name ever act.
 
 from __future__ import annotations
 
+import html
 import os
+import unicodedata
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -58,8 +60,27 @@ def npu_style(npu: int) -> str:
 
 
 def word(value: object, limit: int = 200) -> str:
-    """A value as one printable line; empty for None and for what is no word or number."""
-    return printable(str(value), limit) if isinstance(value, (str, int, float)) else ""
+    """A value as one printable line; empty for None and for what is no word or number.
+
+    Characters that would reorder what stands beside them, or that pile up on others, are shown by their numbers.
+    """
+    if not isinstance(value, (str, int, float)):
+        return ""
+    text = str(value)
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
+    line = printable(text, limit)
+    return line if line.isascii() else printable("".join(map(_upright, line)), limit)
+
+
+def _upright(char: str) -> str:
+    aside = unicodedata.category(char)[0] == "M" or unicodedata.bidirectional(char) in ("R", "AL", "AN")
+    return f"\\x{ord(char):02x}" if aside else char
+
+
+def marked_up(value: object, limit: int = 200) -> str:
+    """A `word` for XML and HTML, in an attribute too. What is printable is a character that XML has."""
+    return html.escape(word(value, limit))
 
 
 def number(value: object, default: int = -1) -> int:

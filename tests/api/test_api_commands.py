@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,6 +136,48 @@ def test_explain_knows_pods_by_name_and_says_who_did_not_opt_in(a2: KubeRig, bes
     assert masks(worker) == a2.node.kernel.online, "it only looks"
 
 
+def test_explain_ends_with_what_the_agent_reported(a2: KubeRig, beside: Beside, cpubind: Cpubind) -> None:
+    a2.start()
+    _, (worker,) = a2.run_pod("llm-0", [0], annotations={ENABLED: "true", "cpubind.dev/memory-migration": "false"})
+    a2.until_bound([worker])
+    a2.until(lambda: a2.npu(0)["workers"][0].get("memory") == "Skipped", "its memory is left alone")
+    beside(a2)
+    told = cpubind("explain", "llm-0").out
+    assert "Memory is skipped: the pod's annotation cpubind.dev/memory-migration says false." in told
+    assert "The agent last reported NPU 0 as Bound" in told
+    assert f"The agent last reported process {worker.pid} as Bound." in told
+    assert f"The agent last reported the memory of process {worker.pid} as Skipped (SwitchedOff: " in told
+
+
+def test_a_capture_replays_to_the_same_plan_with_the_pods_that_had_opted_in(
+    a2: KubeRig, beside: Beside, cpubind: Cpubind, tmp_path: Path
+) -> None:
+    a2.start(exclude_namespaces=("dev",))
+    _, (shared,) = a2.run_pod("llm-0", [0])
+    a2.run_pod("out", [2], annotations={ENABLED: "false"})
+    a2.run_pod("llm-0", [4], namespace="dev")
+    a2.until_bound([shared])
+    a2.edit({"reservedCpus": "0-3"})
+    a2.until(lambda: a2.status["observedGeneration"] == 2, "followed")
+    a2.settle(0.6)
+    beside(a2, exclude_namespaces="dev")
+    a2.node.kernel.sync()
+    live = cpubind("plan", "-o", "json")
+    explained = cpubind("explain", "llm-0").out
+    taken = cpubind("capture", "-o", tmp_path / "node.tar.gz")
+    assert taken.status == 0, taken.err
+
+    a2.stop()
+    beside(a2)
+    replayed = cpubind("plan", "-o", "json", "--snapshot", tmp_path / "node.tar.gz")
+    assert replayed.status == 0, replayed.err
+    assert essence(replayed.plan_status) == essence(live.plan_status)
+    assert replayed.plan_status["planHash"] == live.plan_status["planHash"]
+    assert {pid for npu in essence(replayed.plan_status) for pid, _ in npu[3]} == {shared.pid}
+    assert replayed.plan_status["npus"][4]["reason"] == "NotOptedIn"
+    assert cpubind("explain", "llm-0", "--snapshot", tmp_path / "node.tar.gz").out == explained
+
+
 def test_a_plan_without_an_api_server_says_that_nobody_is_known(a2: KubeRig, beside: Beside, cpubind: Cpubind) -> None:
     a2.run_pod("llm-0", [0])
     a2.address = (a2.address[0], free_port())
@@ -156,6 +199,7 @@ def test_doctor_names_what_is_missing_in_the_cluster(a2: KubeRig, beside: Beside
     lacking = cpubind("doctor", "--cluster")
     assert lacking.status == 1
     assert "rights: missing: create events, patch events, patch cpubindingplans/status" in lacking.out
+    assert "without it: pods and plans have no events; events are not counted up; status is not written" in lacking.out
 
     a2.cluster.set_rules()
     a2.cluster.remove_crd()

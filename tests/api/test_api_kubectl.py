@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from tests.api.tools import ToolError, Tools, tool
 from tests.cluster.real_apiserver import RealApiServer
 
 pytestmark = pytest.mark.api
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -97,3 +102,20 @@ def test_people_can_wait_for_what_they_asked_for(a2: KubeRig, tools: Tools) -> N
     tools.kubectl("patch", "cbp", "a2-0", "--type=merge", "-p", '{"spec":null}')
     assert "condition met" in tools.kubectl("wait", "cbp/a2-0", "--for=condition=Bound", "--timeout=10s")
     assert a2.status["summary"]["bound"] == 1
+
+
+def test_kubectl_runs_the_plugin_with_the_user_s_rights(
+    a2: KubeRig, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin/kubectl-cpubind"
+    program.parent.mkdir()
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from agent.cli import kubectl_main; kubectl_main()"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    assert "1 nodes, 1 ready; 1 workers, 1 bound" in tools.kubectl("cpubind", "status")
+    assert "144-167" in tools.kubectl("cpubind", "plan", "a2-0")
+    told = tools.kubectl("cpubind", "explain", "llm-0", "-n", "prod")
+    assert "works on NPU 0 of node a2-0: Bound." in told
+    with pytest.raises(ToolError, match="there is no such pod that you may read"):
+        tools.kubectl("cpubind", "explain", "nobody", "-n", "prod")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -66,6 +67,7 @@ def test_a_node_without_npus_is_ready_has_no_plan_and_says_so_once(fake_cluster:
     agent = start(npus=False)
     assert agent.until_ready(200).startswith("no NPU on this node: ")
     assert agent.get("/healthz")[0] == 200
+    assert "There is no plan yet: no NPU on this node" in agent.get("/")[1]
     time.sleep(1.0)
     status, seconds = agent.terminate()
     assert (status, seconds < GRACE_SECONDS) == (0, True)
@@ -75,7 +77,7 @@ def test_a_node_without_npus_is_ready_has_no_plan_and_says_so_once(fake_cluster:
 
 
 def test_it_publishes_the_plan_and_answers_probes_and_scrapes(fake_cluster: FakeApiServer, start: Start) -> None:
-    agent = start()
+    agent = start(PAGE_SECRET="not-for-everybody")
     plan = agent.until(lambda: plan_of(fake_cluster), "the plan is published")
     print(
         f"{time.monotonic() - agent.begun:.2f} s from the start of the process to the plan; {agent.rss_mib():.0f} MiB"
@@ -90,6 +92,14 @@ def test_it_publishes_the_plan_and_answers_probes_and_scrapes(fake_cluster: Fake
     assert 'cpubind_api_requests_total{code="200",verb="watch"} 2.0\n' in text
     assert 'cpubind_drift_detected_total{kind="thread"} 0.0\n' in text
     assert agent.get("/metrics")[0] == 404
+    status, page = agent.get("/")
+    assert status == 200
+    assert f"<h1>{NODE}</h1>" in page
+    assert plan["status"]["planHash"] in page
+    assert "PlanValid: False  UnsupportedArchitecture" in page
+    assert re.search(r", \d+ s ago, when the agent last looked\.", page)
+    for secret in ("not-for-everybody", "--journal-file"):
+        assert secret not in page
     assert agent.rss_mib() < 128
     status, seconds = agent.terminate()
     assert (status, seconds < GRACE_SECONDS) == (0, True)

@@ -128,7 +128,7 @@ def test_every_cpu_list_has_the_same_pattern_and_bound() -> None:
     lists = {path for path in texts if path.endswith(("Cpus", ".cpus", ".pool")) or ".roles." in path}
     forms = {(texts[path].get("pattern"), texts[path]["maxLength"]) for path in lists}
     assert forms == {(texts["spec.reservedCpus"]["pattern"], texts["spec.reservedCpus"]["maxLength"])}
-    assert len(lists) == 17
+    assert len(lists) == 18
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,16 @@ def with_cpus_taken_away(rig: Rig) -> None:
     busy(rig)
 
 
+def with_a_cpu_offline(rig: Rig) -> None:
+    """The last one of the node. Its NUMA node keeps the link to it."""
+    folder = rig.node.root / "sys/devices/system"
+    last = rig.node.topology.nodes[-1]
+    gone = CpuSet([max(last.cpus)])
+    put(folder / "cpu/online", f"{rig.node.topology.online - gone}\n")
+    put(folder / f"node/node{last.id}/cpulist", f"{last.cpus - gone}\n")
+    (folder / f"node/node{last.id}/cpu{gone}").mkdir(exist_ok=True)
+
+
 def without_cpus_for_uvb_threads(rig: Rig) -> None:
     """All of NUMA node 0 that the NPUs of an Ascend 950 leave over; on other nodes just some CPUs."""
     ask(rig, reservedCpus=str(CpuSet.parse("32-63,160-191") & rig.node.topology.online))
@@ -125,6 +135,7 @@ STORIES: tuple[Story, ...] = (
     in_a_dry_run,
     switched_off,
     with_cpus_taken_away,
+    with_a_cpu_offline,
     without_cpus_for_uvb_threads,
     with_a_spec_that_does_not_fit,
     without_npu_smi,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.node import ProcessRow
+from agent.telemetry.svg import plan_svg
 from tests.cli.conftest import Cpubind, snapshot_of
 
 
@@ -77,6 +79,24 @@ def test_yaml_and_json_are_the_same_object(cpubind: Cpubind, a2: VirtualNode) ->
         for condition in document["status"]["conditions"]:
             condition.pop("lastTransitionTime")
     assert as_yaml == as_json
+
+
+def test_svg_is_a_picture_of_the_same_plan(cpubind: Cpubind, a2: VirtualNode) -> None:
+    result = cpubind("plan", "-o", "svg", *host(a2))
+    assert (result.status, result.err) == (0, "")
+    picture = ElementTree.fromstring(result.out)
+    names = {title.text or "" for title in picture.iter("{http://www.w3.org/2000/svg}title")}
+    document = cpubind("plan", "-o", "json", *host(a2)).document
+    assert plan_svg(document) == result.out
+    assert sum(name.startswith("CPU ") for name in names) == 192
+    assert "CPU 144, NPU 0, interrupts" in names
+
+
+def test_svg_of_a_node_without_a_plan_says_why(cpubind: Cpubind, a2: VirtualNode) -> None:
+    a2.npu_smi.path.unlink()
+    result = cpubind("plan", "-o", "svg", *host(a2))
+    assert result.status == 1
+    assert "NpuSmiNotFound" in "".join(ElementTree.fromstring(result.out).itertext())
 
 
 def test_the_table_has_a_row_for_every_npu_and_no_escapes_when_piped(cpubind: Cpubind, a2: VirtualNode) -> None:
@@ -247,6 +267,23 @@ def test_explain_finds_a_pod_by_name(cpubind: Cpubind, a2: VirtualNode, tmp_path
         assert (result.status, f"Process {worker.pid}" in result.out) == (0, True)
     nobody = cpubind("explain", "nope", "--snapshot", snapshot)
     assert (nobody.status, nobody.err.count("\n")) == (1, 1)
+
+
+def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
+    cpubind: Cpubind, a2: VirtualNode, tmp_path: Path
+) -> None:
+    Worker.start(a2, 0, a2.kubelet.add_pod("plain", annotations={}))
+    Worker.start(a2, 1, a2.kubelet.add_pod("typo", annotations={"cpubind.dev/enabled": "yes"}))
+    a2.kubelet.add_pod("idle")
+    snapshot = snapshot_of(a2, tmp_path / "s")
+    for pod, said in {
+        "plain": 'annotate the pod\'s template with cpubind.dev/enabled: "true"',
+        "typo": "cpubind.dev/enabled: 'yes' cannot be used; it is left alone: correct the annotation",
+        "idle": "no process of pod idle holds an NPU: npu-smi info",
+        "nope": "cpubind plan lists them",
+    }.items():
+        result = cpubind("explain", pod, "--snapshot", snapshot)
+        assert (result.status, said in result.err) == (1, True), result.err
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from agent.control.statefile import StateFile
 from agent.control.steps import HostSteps
 from agent.control.store import PlanStore
 from agent.control.timings import Timings
+from agent.demo.profiles import Profile
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -33,7 +34,7 @@ from agent.node.procfs import boot_id
 class Rig:
     """One host with one agent; `restart` ends the agent and starts another on the same files."""
 
-    def __init__(self, folder: Path, profile: str = "a3", *, interrupts: bool = False, **parts: Any) -> None:
+    def __init__(self, folder: Path, profile: str | Profile = "a3", *, interrupts: bool = False, **parts: Any) -> None:
         """Without `interrupts`, which take their time, the NPUs have none and the agent is not to bind any."""
         self.folder = folder
         self.interrupts = interrupts

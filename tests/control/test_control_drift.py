@@ -54,6 +54,26 @@ def detected(rig: Rig) -> dict[str, int]:
     return {str(kind): count for kind, count in rig.agent.drift().detected.items()}
 
 
+def test_the_agent_says_of_which_npus_the_last_pass_found_threads_elsewhere(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    first, _ = start(rig, 2, 7)
+    assert rig.agent.moved() == {}
+    first.drift(ELSEWHERE, 5)
+    rig.sweep()
+    assert rig.agent.moved() == {2: 5}
+    rig.sweep()
+    assert rig.agent.moved() == {}
+
+
+def test_in_a_dry_run_nothing_has_moved_since_nothing_was_put_anywhere(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, force_dry_run=True)
+    Worker.start(rig.node, 2, rig.node.kubelet.add_pod("llm-2"))
+    rig.settle()
+    rig.sweep()
+    assert rig.npu(2)["state"] == "Planned"
+    assert rig.agent.moved() == {}
+
+
 # kubelet
 
 

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from agent.cli.commands import cli
+from agent.cli.kubectl import kubectl_cli
 from agent.control.conditions import Conditions
 from agent.control.report import Report
 from agent.model.spec import Mode, Spec
@@ -58,6 +59,17 @@ def test_every_command_of_cpubind_is_one_that_it_takes(command: Command) -> None
         assert words[0].startswith("-") or cli.get_command(click.Context(cli), words[0])
     else:
         assert problem(words) == ""
+
+
+@pytest.mark.parametrize("command", called("kubectl", "cpubind"), ids=str)
+def test_every_command_of_the_plugin_is_one_that_it_takes(command: Command) -> None:
+    if len(command.words) == 2:  # prose names it without a command
+        return
+    name, *args = command.words[2:]
+    with click.Context(kubectl_cli) as parent:
+        found = kubectl_cli.get_command(parent, name)
+        assert found is not None
+        found.make_context(name, args, parent=parent)
 
 
 @pytest.mark.parametrize("words", [("run", "--standalon"), ("plans",), ("plan", "-o", "xml"), ("explain", "a", "b")])

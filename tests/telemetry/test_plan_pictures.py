@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,57 +10,7 @@ from rich.console import Console, RenderableType
 
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.text import make_console
-
-PLAIN = {"status": "True", "reason": "AsPlanned", "message": "fine"}
-
-
-def npu(number: int, pool: tuple[int, int], node: int, **more: Any) -> dict[str, Any]:
-    first, last = pool
-    roles = {
-        "irq": f"{first}-{first + 1}",
-        "main": f"{first + 2}-{last - 2}",
-        "acl": str(last - 1),
-        "release": str(last),
-    }
-    worker = {"pid": 4711 + number, "namespace": "prod", "pod": f"llm-{number}", "container": "vllm", "state": "Bound"}
-    entry = {"id": number, "pool": f"{first}-{last}", "numaNodes": [node], "roles": roles, "state": "Bound"}
-    return {**entry, "workers": [worker], **more}
-
-
-def plan(npus: list[dict[str, Any]], cpus: int, nodes: int, **more: Any) -> dict[str, Any]:
-    size = cpus // nodes
-    topology = {
-        "cpus": f"0-{cpus - 1}",
-        "numaNodes": [{"id": n, "cpus": f"{n * size}-{n * size + size - 1}"} for n in range(nodes)],
-    }
-    bound = sum(entry["state"] == "Bound" for entry in npus)
-    status = {
-        "mode": "Enforce",
-        "deviceType": "A3",
-        "strategy": "GlobalSlice",
-        "architecture": "aarch64",
-        "planHash": "6f1c09ab12cd",
-        "topology": topology,
-        "summary": {"npus": len(npus), "workers": bound, "bound": bound, "failed": 0, "skipped": 0},
-        "npus": npus,
-        "conditions": [{"type": kind, **PLAIN} for kind in ("Ready", "TopologyDiscovered", "PlanValid", "Bound")],
-        **more,
-    }
-    return {
-        "apiVersion": "cpubind.dev/v1alpha1",
-        "kind": "CpuBindingPlan",
-        "metadata": {"name": "a3-0"},
-        "status": status,
-    }
-
-
-def large() -> dict[str, Any]:
-    return plan([npu(k, (40 * k, 40 * k + 39), k // 2) for k in range(16)], 640, 8)
-
-
-def little() -> dict[str, Any]:
-    idle = npu(1, (8, 15), 1, state="Idle", workers=[])
-    return plan([npu(0, (0, 7), 0), idle], 16, 2)
+from tests.telemetry.plans import HOSTILE, PLAIN, hostile, large, little, mangled, npu, plan
 
 
 def text(renderable: RenderableType, width: int = 100, **options: Any) -> str:
@@ -119,17 +68,48 @@ def test_cpus_nobody_has_are_shown_as_what_they_are() -> None:
     lines = text(numa_map(doc)).splitlines()
     assert lines == [
         "NUMA node 0  CPUs 0-15",
-        "  NPU 0  2-9          ii■■■■ar",
-        "  -      0-1          xx",
-        "  -      10-11,14-15  ·· ··",
-        "  UVB    12-13        uu",
+        "  NPU 0     2-9          ii■■■■ar",
+        "  reserved  0-1          xx",
+        "  -         10-11,14-15  ·· ··",
+        "  UVB       12-13        uu",
         "NUMA node 1  CPUs 16-31",
-        "  -      16-23,25-27  ········ ···",
-        "  -      24,28-31     x xxxx",
+        "  -         16-23,25-27  ········ ···",
+        "  isolated  24           #",
+        "  offline   28-31        ----",
         "",
-        "i interrupts   ■ main   a ACL thread   r release thread   u UVB threads   · unassigned   x reserved,",
-        "isolated or offline",
+        "i interrupts   ■ main   a ACL thread   r release thread   u UVB threads   · unassigned   x reserved",
+        "# isolated   - offline",
     ]
+
+
+def test_offline_cpus_are_seen_on_their_node() -> None:
+    doc = plan([npu(0, (0, 7), 0)], 16, 2)
+    doc["status"]["topology"] = {
+        "cpus": "0-11",
+        "numaNodes": [{"id": 0, "cpus": "0-7"}, {"id": 1, "cpus": "8-11", "offlineCpus": "12-15"}],
+    }
+    lines = text(numa_map(doc)).splitlines()
+    assert lines[2:5] == ["NUMA node 1  CPUs 8-15", "  -        8-11   ····", "  offline  12-15  ----"]
+
+
+def test_isolated_cpus_that_an_npu_has_are_said_beside_it() -> None:
+    doc = little()
+    doc["status"]["topology"]["isolatedCpus"] = "6-9"
+    lines = text(numa_map(doc)).splitlines()
+    assert lines[1] == "  NPU 0  0-7   ii■■■■ar  isolated 6-7"
+    assert lines[3] == "  NPU 1  8-15  ii■■■■ar  idle, isolated 8-9"
+
+
+def test_an_npu_without_cpus_is_seen_in_the_map_too() -> None:
+    doc = plan([npu(0, (0, 7), 0), {"id": 1, "state": "Failed", "reason": "InsufficientCpus"}], 16, 2)
+    lines = text(numa_map(doc)).splitlines()
+    assert lines[4:6] == ["Without CPUs", "  NPU 1          failed"]
+
+
+def test_a_worker_that_somebody_else_keeps_moving_is_marked() -> None:
+    doc = little()
+    doc["status"]["npus"][0]["workers"][0] |= {"state": "Partial", "reason": "CpuBindingConflict"}
+    assert text(numa_map(doc)).splitlines()[1] == "  NPU 0  0-7   ii■■■■ar  ! drifted"
 
 
 def test_many_cells_go_on_below_their_first() -> None:
@@ -235,48 +215,14 @@ def test_with_colours_the_text_is_the_same() -> None:
         assert "\x1b[" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-HOSTILE = "evil\x1b[31m\n[red]pod[/red]\u202e[/bold"
-
-
 def test_hostile_names_are_text() -> None:
-    doc = little()
-    doc["metadata"]["name"] = HOSTILE
-    status = doc["status"]
-    for key in ("deviceType", "strategy", "planHash"):
-        status[key] = HOSTILE
-    status["npus"][0]["workers"][0] |= {"pod": HOSTILE, "container": HOSTILE, "state": HOSTILE, "memory": HOSTILE}
-    status["npus"][0] |= {"reason": HOSTILE, "message": HOSTILE, "irq": HOSTILE}
-    status["npus"][1] |= {"state": HOSTILE, "pool": HOSTILE, "numaNodes": [HOSTILE]}
-    status["conditions"] = [{"type": HOSTILE, "status": "False", "reason": HOSTILE, "message": HOSTILE}]
-    status["uvb"] = {"cpus": HOSTILE, "state": HOSTILE}
+    doc = hostile(HOSTILE)
     for width in (40, 80, 100):
         for picture in (plan_table(doc), numa_map(doc)):
             shown = text(picture, width)
             assert shown.isascii() or "■" in shown or "…" in shown
             assert all(line.isprintable() for line in shown.splitlines())
     assert "[red]pod[/red]\\x202e[/bold" in text(plan_table(doc), 200)
-
-
-def mangled(value: Any, replacement: Any) -> list[dict[str, Any]]:
-    """The object, with each of its values in turn replaced by one of another kind."""
-    found = []
-
-    def walk(part: Any, path: list[Any]) -> None:
-        for key, item in part.items() if isinstance(part, Mapping) else enumerate(part):
-            found.append([*path, key])
-            if isinstance(item, (dict, list)):
-                walk(item, [*path, key])
-
-    walk(value, [])
-    made = []
-    for path in found:
-        copy = little()
-        target: Any = copy
-        for step in path[:-1]:
-            target = target[step]
-        target[path[-1]] = replacement
-        made.append(copy)
-    return made
 
 
 @pytest.mark.parametrize("replacement", [None, 7, "5-3", {}, [None, 3, {}]])

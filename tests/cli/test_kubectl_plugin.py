@@ -1,0 +1,299 @@
+"""kubectl cpubind: what it says of plans that agents wrote, read with the user's kubeconfig and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import click
+import pytest
+import yaml
+
+from agent.cli import kubectl_main
+from agent.cli.kubectl import kubectl_cli
+from tests.chart.crd import complaints
+from tests.cli.conftest import Result
+
+RECORDED = Path(__file__).parent / "recorded"
+PLANS = "/apis/cpubind.dev/v1alpha1/cpubindingplans"
+
+Object = dict[str, Any]
+
+
+def recorded(*names: str) -> list[Object]:
+    """Plans as agents on virtual nodes wrote them: on a3-0 all is well, on a2-0 a pod has four CPUs, too few."""
+    return [json.loads((RECORDED / f"{name}.json").read_text()) for name in names]
+
+
+class Server:
+    """An API server that has plans and pods, and notes who asked for what."""
+
+    def __init__(self) -> None:
+        self.plans: list[Object] = recorded("a3-0", "a2-0")
+        self.pods: dict[str, Object] = {}
+        self.refuses = 0
+        self.asked: list[tuple[str, str | None]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.asked.append((self.path, self.headers.get("Authorization")))
+                status, answer = server.answer(self.path)
+                body = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread.start()
+
+    def answer(self, path: str) -> tuple[int, Object]:
+        if self.refuses:
+            return self.refuses, {"kind": "Status", "metadata": {}, "message": "no such right"}
+        where = urlsplit(path)
+        if where.path == PLANS:
+            wanted = parse_qs(where.query).get("fieldSelector", [""])[0].removeprefix("metadata.name=")
+            return 200, {"metadata": {}, "items": [p for p in self.plans if wanted in ("", p["metadata"]["name"])]}
+        pod = self.pods.get(where.path.removeprefix("/api/v1/namespaces/"))
+        return (200, pod) if pod else (404, {"kind": "Status", "metadata": {}, "message": "not found"})
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kubeconfig(server: Server, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    contexts = {"prod": {"namespace": "prod"}, "other": {}}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "prod",
+        "contexts": [
+            {"name": name, "context": {"cluster": "c", "user": name, **more}} for name, more in contexts.items()
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": name, "user": {"token": f"token-of-{name}"}} for name in contexts],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+Plugin = Callable[..., Result]
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kubeconfig: Path) -> Plugin:
+    """``kubectl cpubind ARGS``."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+
+    def run(*args: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["kubectl-cpubind", *map(str, args)])
+        capsys.readouterr()
+        interrupt = signal.getsignal(signal.SIGINT)
+        with pytest.raises(SystemExit) as ended:
+            kubectl_main()
+        signal.signal(signal.SIGINT, interrupt)
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Result(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+    return run
+
+
+def pod(name: str, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": "prod", "uid": "u", "annotations": annotations or {}},
+        "spec": {"containers": [{"name": "vllm"}], **spec},
+        "status": {},
+    }
+
+
+@pytest.mark.parametrize("name", ["a3-0", "a2-0"])
+def test_the_recorded_plans_are_such_as_the_schema_has(name: str) -> None:
+    (plan,) = recorded(name)
+    assert complaints("status", plan["status"]) == []
+
+
+def test_status_has_a_row_for_each_node_and_says_what_is_open(plugin: Plugin, server: Server) -> None:
+    result = plugin("status")
+    assert result.status == 1
+    lines = result.out.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["NODE", "DEVICE", "STRATEGY", "MODE", "NPUS", "WORKERS", "BOUND", "FAILED", "READY", "REASON"],
+        ["a2-0", "A2", "TopoAffinity", "Enforce", "8", "2", "1", "1", "False", "InsufficientCpus"],
+        ["a3-0", "A3", "GlobalSlice", "Enforce", "16", "2", "2", "0", "True", "AsPlanned"],
+    ]
+    assert "a2-0: InsufficientCpus: an NPU needs 5 CPUs, only 4 (188-191)" in result.out
+    assert lines[-1] == "2 nodes, 1 ready; 4 workers, 3 bound"
+    assert {asked[1] for asked in server.asked} == {"Bearer token-of-prod"}
+    assert [urlsplit(path).path for path, _ in server.asked] == [PLANS], "one request, of the one resource"
+
+
+def test_status_is_0_where_every_node_is_ready_or_there_is_none(plugin: Plugin, server: Server) -> None:
+    server.plans = recorded("a3-0")
+    fine = plugin("status")
+    assert (fine.status, "conditions.md" in fine.out) == (0, False)
+    server.plans = []
+    assert plugin("status").out.startswith("no node has a plan: ")
+
+
+def test_a_node_whose_agent_stopped_or_never_wrote_and_one_that_goes_without_are_told(
+    plugin: Plugin, server: Server
+) -> None:
+    stopped, young = recorded("a3-0", "a2-0")
+    for condition in stopped["status"]["conditions"]:
+        if condition["type"] == "Ready":
+            condition |= {"status": "Unknown", "reason": "AgentStopped", "message": "the agent was stopped"}
+        if condition["type"] == "Degraded":
+            condition |= {"status": "True", "reason": "IrqbalanceActive", "message": "put --banmod=x into its args"}
+    del young["status"]
+    server.plans = [stopped, young]
+    result = plugin("status")
+    assert result.status == 1
+    assert "a3-0: AgentStopped: the agent was stopped" in result.out
+    assert "a3-0: goes without something: IrqbalanceActive: put --banmod=x" in result.out
+    assert "a2-0: no agent has written a status yet" in result.out
+
+
+def test_a_plan_is_shown_as_the_agent_s_host_shows_it(plugin: Plugin, server: Server) -> None:
+    shown = plugin("plan", "a3-0")
+    assert shown.status == 0
+    assert "NUMA node 0  CPUs 0-79" in shown.out
+    assert "120-159" in shown.out
+    assert json.loads(plugin("plan", "a3-0", "-o", "json").out) == recorded("a3-0")[0]
+    assert yaml.safe_load(plugin("plan", "a3-0", "-o", "yaml").out) == recorded("a3-0")[0]
+    unknown = plugin("plan", "a9-0")
+    assert (unknown.status, "nodes that have one: a2-0, a3-0" in unknown.err) == (1, True)
+
+
+def test_explain_tells_the_cpus_of_a_pod_and_what_came_of_each_step(plugin: Plugin) -> None:
+    (plan,) = recorded("a3-0")
+    first, second = (plan["status"]["npus"][npu]["workers"][0]["pid"] for npu in (0, 1))
+    for args in (["llm-0"], ["llm-0", "-n", "prod"], ["prod/llm-0"]):
+        result = plugin("explain", *args)
+        assert result.status == 0
+        assert f"Process {first} in container vllm works on NPU 0 of node a3-0: Bound." in result.out
+        assert "Its pool is 0-39 = main 2-37, interrupts 0-1, acl 38, release 39. It lies on NUMA node 0." in result.out
+        assert "Interrupts of NPU 0: Bound." in result.out
+        assert f"Memory of process {second}: Moved (" in result.out
+        assert result.out.count("Node a3-0: A3, strategy GlobalSlice, mode Enforce, CPUs 0-639.") == 1
+        assert "cpubind explain prod/llm-0" in result.out.splitlines()[-1]
+
+
+def test_explain_of_a_pod_that_is_not_bound_says_why_and_what_would_change_it(plugin: Plugin) -> None:
+    result = plugin("explain", "llm-2")
+    assert "works on NPU 2 of node a2-0: Failed (InsufficientCpus: an NPU needs 5 CPUs, only 4" in result.out
+    assert "Its pool would be 188-191, and is not divided into roles." in result.out
+    assert "give the pod more" in result.out
+    assert "Open on node a2-0: InsufficientCpus: " in result.out
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (pod("x", {"cpubind.dev/enabled": "true"}, nodeName="a3-0"), "No process of it holds an NPU of node a3-0"),
+        (pod("x", nodeName="a3-0"), 'annotate its template with cpubind.dev/enabled: "true"'),
+        (pod("x", {"cpubind.dev/enabled": "yes"}, nodeName="a3-0"), "cpubind.dev/enabled: 'yes' cannot be used"),
+        (pod("x", {"cpubind.dev/enabled": "true"}, nodeName="b-7"), "Node b-7 has no plan: no agent runs there"),
+        (pod("x", {"cpubind.dev/enabled": "true"}), "It has no node yet"),
+        (None, "there is no such pod that you may read"),
+    ],
+)
+def test_explain_of_a_pod_that_is_in_no_plan_says_why(
+    plugin: Plugin, server: Server, manifest: Object | None, said: str
+) -> None:
+    if manifest:
+        server.pods["prod/pods/x"] = manifest
+    result = plugin("explain", "x")
+    assert (result.status, result.out) == (1, "")
+    assert "No plan has a worker of pod prod/x" in result.err
+    assert said in result.err
+
+
+def test_a_context_has_its_own_user_and_namespace(plugin: Plugin, server: Server) -> None:
+    assert "pod default/llm-0" in plugin("--context", "other", "explain", "llm-0").err
+    assert {asked[1] for asked in server.asked} == {"Bearer token-of-other"}
+
+
+def test_what_goes_wrong_is_one_line_that_names_it(
+    plugin: Plugin, server: Server, kubeconfig: Path, tmp_path: Path
+) -> None:
+    server.refuses = 403
+    refused = plugin("status")
+    assert (refused.status, refused.err.count("\n")) == (1, 1)
+    assert "ApiRefused: list of cpubindingplans: 403 no such right" in refused.err
+    server.refuses = 404
+    assert "cpubindingplans" in plugin("status").err
+    for args, named in (
+        (["--kubeconfig", tmp_path / "none", "status"], str(tmp_path / "none")),
+        (["--context", "nope", "status"], "nope"),
+    ):
+        result = plugin(*args)
+        assert (result.status, result.err.count("\n"), named in result.err) == (1, 1, True)
+    kubeconfig.write_text("{")
+    assert "cannot be used" in plugin("status").err
+    for args in (["plan"], ["nonsense"], ["status", "-o", "xml"]):
+        result = plugin(*args)
+        assert (result.status, result.err.count("\n")) == (2, 1)
+
+
+def test_hostile_words_of_a_plan_reach_no_terminal(plugin: Plugin, server: Server) -> None:
+    hostile = "\x1b[31mred\n"
+    for npu in server.plans[0]["status"]["npus"]:
+        npu |= {"message": hostile, "irqMessage": hostile, "pool": hostile}
+    server.plans[0]["status"]["conditions"] = [{"type": "Ready", "status": hostile, "reason": hostile}]
+    server.plans[1]["status"] = {"npus": 7, "summary": [], "conditions": "x"}
+    for args in (["status"], ["explain", "llm-0"], ["plan", "a3-0"], ["plan", "a2-0"]):
+        assert "\x1b" not in plugin(*args).out, args
+
+
+@pytest.mark.parametrize("name", ["status", "plan", "explain"])
+def test_its_help_has_examples(plugin: Plugin, name: str) -> None:
+    text = plugin(name, "--help").out
+    examples = [line.split()[2:] for line in text.splitlines() if line.strip().startswith(f"kubectl cpubind {name}")]
+    assert examples
+    with click.Context(kubectl_cli) as parent:
+        for words in examples:
+            command = kubectl_cli.get_command(parent, words[0])
+            assert command is not None
+            command.make_context(words[0], words[1 : words.index("|") if "|" in words else None], parent=parent)
+
+
+def test_it_is_installed_under_the_name_by_which_kubectl_finds_it() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["kubectl-cpubind"].partition(":")
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {module} import {function}; {function}()", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
+    )
+    assert done.stdout.startswith("kubectl-cpubind, version ")
