@@ -2,6 +2,8 @@
 
 What it is was read in its source (irqbalance.c, versions 1.3 to 1.9 and later) and tried with 1.9.2:
 
+* It does not ignore SIGPIPE: whoever asks and is gone when it comes to answer ends it. It comes to that late while it
+  reads /proc/interrupts or places interrupts anew.
 * It listens on ``/run/irqbalance/irqbalance<pid>.sock``, before 1.5 and where that folder is missing on an abstract
   address. One message a connection, sent with the credentials of uid 0; it answers and closes.
 * ``setup`` is answered by ``SLEEP 10 IRQ 43 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000``: the interrupts named are those
@@ -36,7 +38,7 @@ LIST_BYTES: Final = (500 - len("settings ban irqs "), 255)
 """What a version reads of a list, the larger first."""
 
 _COMM: Final = "irqbalance"
-_SECONDS: Final = 1.0
+_SECONDS: Final = 3.0
 """For a whole exchange. It answers within milliseconds, unless it is just reading /proc/interrupts."""
 _MAX_ANSWER: Final = 1 << 18
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -59,6 +61,8 @@ class Irqbalance:
         self._table = ProcTable(root)
         self._cgroups = CgroupTree(root)
         self._stand_in = stand_in
+        self._unanswered: list[socket.socket] = []
+        """Asked, and not answered in time: closed once they are."""
 
     def find(self) -> ProcessId | None:
         """The irqbalance that runs. Reads the name of every process: for once in a while."""
@@ -129,22 +133,22 @@ class Irqbalance:
         deadline = time.monotonic() + _SECONDS
         if not self.lives(process):
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        with self._connect(process.pid, deadline) as connection:
+        self._unanswered = [connection for connection in self._unanswered if not _done_with(connection)]
+        if self._unanswered:
+            raise TimeoutError(errno.ETIMEDOUT, "it has not answered yet")
+        connection = self._connect(process.pid, deadline)
+        try:
             # uid 0 has to be said: the kernel lets root alone say it.
             sender = _CREDENTIALS.pack(os.getpid(), 0, 0)
             connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, sender)])
-            answer = b""
-            while True:
-                connection.settimeout(_left(deadline))
-                try:
-                    chunk = connection.recv(1 << 16)
-                except ConnectionResetError:
-                    break  # it closes with bytes of ours unread when the message was longer than it reads
-                if not chunk:
-                    break
-                answer += chunk
-                if len(answer) > _MAX_ANSWER:
-                    raise OSError(errno.EMSGSIZE, "its answer does not end")
+            answer = _answer(connection, deadline)
+        except TimeoutError:
+            self._unanswered.append(connection)
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
         return answer
 
     def _connect(self, pid: int, deadline: float) -> socket.socket:
@@ -230,6 +234,35 @@ def parse_setup(answer: bytes) -> frozenset[int]:
             return frozenset(irqs)
     shown = printable(answer[:80].decode("utf-8", "replace"), 60)
     raise Refused(Reason.IRQBALANCE_ACTIVE, f"irqbalance answers {shown!r}, which is nothing that it is known to say")
+
+
+def _answer(connection: socket.socket, deadline: float) -> bytes:
+    answer = b""
+    while True:
+        connection.settimeout(_left(deadline))
+        try:
+            chunk = connection.recv(1 << 16)
+        except ConnectionResetError:
+            return answer  # it closes with bytes of ours unread when the message was longer than it reads
+        if not chunk:
+            return answer
+        answer += chunk
+        if len(answer) > _MAX_ANSWER:
+            raise OSError(errno.EMSGSIZE, "its answer does not end")
+
+
+def _done_with(connection: socket.socket) -> bool:
+    """Whether the other side has answered, and closed; then so does this one."""
+    connection.settimeout(0)
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    connection.close()
+    return True
 
 
 def _left(deadline: float) -> float:

@@ -57,6 +57,21 @@ def test_it_never_gets_a_number_that_is_cut_however_long_the_list_is() -> None:
         assert process.poll() is None
 
 
+def test_it_lives_on_when_it_comes_to_answer_after_nobody_waits_any_more() -> None:
+    """It does not ignore SIGPIPE, which it would get for an answer to a socket that was closed."""
+    with daemon() as process:
+        balancer, found = Irqbalance(ROOT), identity(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(2):
+            with pytest.raises(Refused):
+                balancer.bans(found)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(2)
+        assert process.poll() is None
+        assert balancer.bans(found) == frozenset()
+        assert balancer.ban(found, (), [43]) == {43}
+
+
 def test_it_is_reached_in_its_own_mount_namespace_where_run_is_another() -> None:
     """As in a container to which the host's /run/irqbalance is not mounted, or was before the folder was made anew."""
     script = 'mount -t tmpfs none /run && mkdir /run/irqbalance && exec "$0" "$@"'
