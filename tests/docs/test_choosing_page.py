@@ -24,7 +24,7 @@ SECTIONS = sections(PAGE)
 
 @pytest.mark.parametrize(("at", "name"), list(enumerate(EXAMPLES)), ids=list(EXAMPLES))
 def test_an_example_of_the_page_is_what_the_planner_makes(at: int, name: str) -> None:
-    assert written(PAGE.read_text())[at] == EXAMPLES[name](), "python -m tests.docs.choosing"
+    assert written(PAGE.read_text())[at] == EXAMPLES[name](), "make docs"
 
 
 def test_the_page_has_each_example_and_no_figures_of_its_own() -> None:
@@ -103,4 +103,14 @@ def test_too_few_clusters_on_one_node_leave_the_npus_of_others_theirs() -> None:
         0: "InsufficientClusters",
         1: "InsufficientClusters",
         2: "20-27,60-67",
+    }
+
+
+def test_where_an_npu_is_far_from_the_domain_the_others_have_theirs() -> None:
+    inp = choosing.far_pairs().serving(allowed="0-23")
+    assert choosing.pools(inp) == {
+        0: "0-11",
+        1: "12-23",
+        2: "AffinityOutsideCpuset",
+        3: "AffinityOutsideCpuset",
     }

@@ -47,7 +47,7 @@ def test_no_answer_of_this_page_stands_on_the_page_of_conditions_too() -> None:
 @pytest.mark.parametrize("name", STORIES)
 def test_a_story_is_what_the_agent_says(name: str) -> None:
     at = list(STORIES).index(name)
-    assert written(PAGE.read_text())[at] == story(name), "python -m tests.docs.troubles"
+    assert written(PAGE.read_text())[at] == story(name), "make docs"
     assert written(SECTIONS[name]) == [story(name)], "below its heading"
 
 
