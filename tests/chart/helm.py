@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,12 @@ class Helm:
         release: str = "cpubind",
         namespace: str = "npu-system",
         kubernetes: str = "1.32.0",
+        apis: Iterable[str] = (),
     ) -> Rendered:
-        """The chart with these values, and with `sets` as people write them after --set."""
+        """The chart with these values, and with `sets` as people write them after --set, on a cluster that has these
+        APIs besides its own."""
         flags = [flag for item in sets for flag in ("--set", item)]
+        flags += [flag for api in apis for flag in ("--api-versions", api)]
         where = ["--namespace", namespace, "--kube-version", kubernetes]
         return Rendered(self.run("template", release, str(CHART), *where, *self._files(values), *flags))
 

@@ -29,6 +29,24 @@ SENTENCES: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"metrics": {"enabled": False, "podMonitor": {"enabled": True}}},
+        "metrics.podMonitor.enabled needs metrics.enabled: there would be nothing to scrape",
+    ),
+    (
+        {"hostNetwork": True, "metrics": {"podMonitor": {"enabled": True}}},
+        (
+            "metrics.podMonitor.enabled needs metrics.address: in the host's network metrics are on 127.0.0.1 alone "
+            "unless it says otherwise"
+        ),
+    ),
+    (
+        {"metrics": {"tls": {"secretName": "cert"}, "podMonitor": {"enabled": True}}},
+        (
+            "metrics.podMonitor.tlsConfig is empty: with metrics.tls.secretName it has to say how Prometheus trusts "
+            "the agents"
+        ),
+    ),
+    (
         {"serviceAccount": {"create": False}},
         "serviceAccount.create is false: name the account to use in serviceAccount.name",
     ),

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
 CHART = ROOT / "charts/cpubind"
 
-PAGES = tuple(sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]))
+PAGES = tuple(sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/runbooks").glob("*.md")]))
 DESIGN = ROOT / "docs/design.md"
 """Tells of what is to come, too."""
 

@@ -5,6 +5,7 @@ is of its form.
 {{- define "cpubind.validate" -}}
 {{- include "cpubind.validate.spec" . -}}
 {{- include "cpubind.validate.pods" . -}}
+{{- include "cpubind.validate.metrics" . -}}
 {{- include "cpubind.validate.rights" . -}}
 {{- include "cpubind.validate.paths" . -}}
 {{- include "cpubind.validate.extras" . -}}
@@ -40,6 +41,22 @@ is of its form.
 {{- end -}}
 {{- if and (eq .type "RollingUpdate") (has (toString .rollingUpdate.maxUnavailable) (list "0" "0%")) -}}
 {{- fail "updateStrategy.rollingUpdate.maxUnavailable must be above 0: an agent is replaced by stopping the old one first" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cpubind.validate.metrics" -}}
+{{- with .Values.metrics -}}
+{{- if .podMonitor.enabled -}}
+{{- if not .enabled -}}
+{{- fail "metrics.podMonitor.enabled needs metrics.enabled: there would be nothing to scrape" -}}
+{{- end -}}
+{{- if and $.Values.hostNetwork (not .address) -}}
+{{- fail "metrics.podMonitor.enabled needs metrics.address: in the host's network metrics are on 127.0.0.1 alone unless it says otherwise" -}}
+{{- end -}}
+{{- if and .tls.secretName (not .podMonitor.tlsConfig) -}}
+{{- fail "metrics.podMonitor.tlsConfig is empty: with metrics.tls.secretName it has to say how Prometheus trusts the agents" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
