@@ -5,7 +5,12 @@ from __future__ import annotations
 import configparser
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from agent.cli import EXIT_LOCKED
 from agent.cli.options import JOURNAL, LOCK
@@ -30,6 +35,17 @@ def test_the_unit_starts_a_command_that_cpubind_takes_from_where_the_page_instal
     assert problem(tuple(words)) == ""
     (folder,) = [command.words[-1] for command in commands(PAGE) if command.words[:3] == ("python3", "-m", "venv")]
     assert program == f"{folder}/bin/cpubind"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    (text,) = blocks(PAGE, "ini")
+    file = tmp_path / "cpubind.service"
+    file.write_text(text.replace("/opt/cpubind/bin/cpubind", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert [line for line in done.stderr.splitlines() if "cpubind.service" in line] == []
 
 
 def test_the_unit_does_not_begin_again_while_another_agent_has_the_lock() -> None:
