@@ -85,8 +85,10 @@ picture: $(VENV)/.dev ## make docs/pictures/node.svg anew
 	$(BIN)/python -m tests.docs.picture >docs/pictures/node.svg.new
 	@mv docs/pictures/node.svg.new docs/pictures/node.svg
 
-docs: $(VENV)/.dev ## make docs/metrics.md of the metrics that there are
+docs: $(VENV)/.dev ## make docs/metrics.md, and the examples of other pages, anew
 	$(BIN)/python -m tests.docs.metrics_page
+	$(BIN)/python -m tests.docs.choosing
+	$(BIN)/python -m tests.docs.troubles
 
 clean: ## remove what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
