@@ -124,7 +124,6 @@ class LinuxHost:
         self._lists: dict[int, tuple[int, ...]] = {}
         """Of masks of up to 64 CPUs that were written before, and so are not empty."""
         self._pages = PageCalls()
-        self._irqbalance = Irqbalance(root)
         self._stats = TaskStats()
         self._batches: list[_Batch] = []
 
@@ -185,7 +184,7 @@ class LinuxHost:
 
     def ban_irqs(self, balancer: ProcessId, keep: Collection[int], irqs: Sequence[int]) -> frozenset[int]:
         """As in `Host`."""
-        return self._irqbalance.ban(balancer, keep, irqs)
+        return Irqbalance(self._root).ban(balancer, keep, irqs)
 
     def page_nodes(self, pid: int, addresses: array[int]) -> array[int]:
         """As in `Host`."""

@@ -46,6 +46,9 @@ _CREDENTIALS: Final = struct.Struct("3i")
 _ABSTRACT: Final = ("\0irqbalance{pid}.sock", "\0irqbalance-ui", "\0" * 108)
 """Versions 1.3 and 1.4; newer ones that have no folder; 1.5 to 1.9 that have none, which bind an address of zeros."""
 
+_UNANSWERED: Final[dict[ProcessId, socket.socket]] = {}
+"""Those that were asked and have not answered in time: kept, whoever asked, and closed once they have."""
+
 
 class Irqbalance:
     """The irqbalance of the host below a root folder.
@@ -61,8 +64,6 @@ class Irqbalance:
         self._table = ProcTable(root)
         self._cgroups = CgroupTree(root)
         self._stand_in = stand_in
-        self._unanswered: list[socket.socket] = []
-        """Asked, and not answered in time: closed once they are."""
 
     def find(self) -> ProcessId | None:
         """The irqbalance that runs. Reads the name of every process: for once in a while."""
@@ -133,8 +134,10 @@ class Irqbalance:
         deadline = time.monotonic() + _SECONDS
         if not self.lives(process):
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        self._unanswered = [connection for connection in self._unanswered if not _done_with(connection)]
-        if self._unanswered:
+        for asked, waiting in list(_UNANSWERED.items()):
+            if _done_with(waiting):
+                _UNANSWERED.pop(asked, None)
+        if process in _UNANSWERED:
             raise TimeoutError(errno.ETIMEDOUT, "it has not answered yet")
         connection = self._connect(process.pid, deadline)
         try:
@@ -143,7 +146,7 @@ class Irqbalance:
             connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, sender)])
             answer = _answer(connection, deadline)
         except TimeoutError:
-            self._unanswered.append(connection)
+            _UNANSWERED[process] = connection
             raise
         except BaseException:
             connection.close()

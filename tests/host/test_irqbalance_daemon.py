@@ -102,11 +102,12 @@ def test_one_that_does_not_answer_holds_nobody_up() -> None:
         balancer, found = Irqbalance(ROOT), identity(process.pid)
         process.send_signal(signal.SIGSTOP)
         try:
-            started = time.monotonic()
-            with pytest.raises(Refused) as refused:
-                balancer.bans(found)
-            assert refused.value.reason is Reason.IRQBALANCE_ACTIVE
-            assert time.monotonic() - started < 2
+            for patience in (6.0, 1.0):  # and is not waited for again until it has answered
+                started = time.monotonic()
+                with pytest.raises(Refused) as refused:
+                    balancer.bans(found)
+                assert refused.value.reason is Reason.IRQBALANCE_ACTIVE
+                assert time.monotonic() - started < patience
         finally:
             process.send_signal(signal.SIGCONT)
 
