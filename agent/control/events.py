@@ -290,7 +290,7 @@ class Events:
                 elif self.placer.thread_born(watch, child, at, now):
                     self._ask(now)
             else:
-                self._process_born(tgid, child, at, now)
+                self._process_born(tgid, child, now)
         elif what == COMM:
             comm = comm_of(rest)
             self._comms.renamed(tgid, pid, comm)
@@ -306,13 +306,13 @@ class Events:
 
     def _other(self, event: Event, now: float) -> None:
         """Of a process whose names nobody remembers."""
-        what, at, pid, tgid, rest = event
+        what, _, pid, tgid, rest = event
         if what == FORK:
             child, child_tgid = child_of(rest)
             if child != child_tgid:
                 self._made_thread(child_tgid, now)
             else:
-                self._process_born(tgid, child, at, now)
+                self._process_born(tgid, child, now)
         elif what == EXIT:
             if pid == tgid:
                 self._process_ended(pid, now)
@@ -327,7 +327,7 @@ class Events:
         if pid != self._own and pid not in self._near:
             self._suspects.made_thread(pid, now)
 
-    def _process_born(self, parent: int, pid: int, at: int, now: float) -> None:
+    def _process_born(self, parent: int, pid: int, now: float) -> None:
         if parent in self._family:
             self._family.add(pid)
             self._refocus = True
@@ -338,7 +338,7 @@ class Events:
             self._watched.ended(pid)  # that was another's number
         watch = self._watched.watches.get(parent)
         if watch is not None:
-            self.placer.process_born(watch, pid, at)
+            self.placer.process_born(watch, pid)
 
     def _process_ended(self, pid: int, now: float) -> None:
         self._suspects.forget(pid)

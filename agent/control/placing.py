@@ -73,7 +73,7 @@ class Placer:
             return False
         return comm is not None and self.place(watch, tid, comm, at, now)
 
-    def process_born(self, watch: Watch, pid: int, at: int) -> None:
+    def process_born(self, watch: Watch, pid: int) -> None:
         """A process that a thread of the worker forked: from CPUs that are set apart it goes to main."""
         if not (watch.apart and watch.main.inside):
             return
@@ -87,7 +87,7 @@ class Placer:
                 self._host.set_affinity(pid, watch.main.cpus)
             except OSError:
                 return
-        self._placed(at)
+        self.moved += 1
         self._watched.pinned.children += 1
 
     def _is_watched(self, watch: Watch) -> bool:

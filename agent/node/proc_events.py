@@ -176,8 +176,9 @@ class ProcEvents:
         return cls.listen(f"{proc}/1/ns/net", f"{proc}/2/ns/net")
 
     def focus(self, near: Collection[int], family: Collection[int], quiet: Collection[int]) -> None:
-        """Which processes somebody is near to: of these all is heard, at once. Of the others: threads that are born,
-        except in those of `quiet`, and ends of processes; of those of `family` also forks and execs.
+        """Which processes somebody is near to: of these all is heard at once, but what they fork. Of others: threads
+        that are born, except in those of `quiet`, and ends of processes; of those of `family` also execs. And of both
+        what they fork.
 
         All that happens after this returned is heard by it.
         """

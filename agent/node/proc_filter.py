@@ -42,6 +42,9 @@ _EQUAL_X: Final = 0x1D
 _RETURN: Final = 0x06
 """BPF_RET | BPF_K"""
 
+_JUMP: Final = 255
+"""Instructions that one conditional jump can pass."""
+
 _Code: TypeAlias = list[bytes]
 
 _DROP: Final = _INSTRUCTION.pack(_RETURN, 0, 0, 0)
@@ -59,15 +62,17 @@ def none_at_all() -> bytes:
 
 
 def near(pids: Collection[int]) -> bytes:
-    """Everything of these processes: of their threads, and of the processes that they fork. And the kernel's answers.
+    """Everything of these processes but what they fork, and the kernel's answers. `all_processes` where they are too
+    many.
 
-    `all_processes` where they are too many.
+    A child has its maker's mask and name, so that most are where they belong: `far` tells of them soon enough, and a
+    worker that forks all the time wakes nobody each time.
     """
     if len(pids) > MOST_NEAR:
         return all_processes()
     own = [_load(_TGID), *_choose(pids, found=_KEEP, otherwise=_DROP)]
     # The parent of a thread is its process's: a thread is known by the process that it belongs to.
-    born = [_load(_TGID), *_choose(pids, found=_KEEP), _load(_CHILD_TGID), *_choose(pids, found=_KEEP, otherwise=_DROP)]
+    born = [_load(_CHILD_TGID), *_choose(pids, found=_KEEP, otherwise=_DROP)]
     return b"".join(
         [_load(_WHAT), *_case(FORK, born), *_choose((NONE,), found=_KEEP), *_case_of((EXEC, COMM, EXIT), own)]
     )
@@ -75,7 +80,8 @@ def near(pids: Collection[int]) -> bytes:
 
 def far(pids: Collection[int], family: Collection[int], quiet: Collection[int]) -> bytes:
     """What is worth knowing of all but these processes: threads that are born, but for those in processes of `quiet`,
-    and of those of `family` what they fork and what programs they become; besides, what processes end at all.
+    and of those of `family` what they fork and what programs they become. Besides, what these processes fork, and what
+    processes end at all.
 
     Where the family is too large everybody counts as of it. Nothing where `pids` are too many for `near`, which then
     hears everything.
@@ -84,8 +90,10 @@ def far(pids: Collection[int], family: Collection[int], quiet: Collection[int]) 
         return none_at_all()
     kin = sorted(set(family).difference(pids))
     relatives = [_KEEP] if len(kin) > MOST_FAMILY else [_load(_TGID), *_choose(kin, found=_KEEP, otherwise=_DROP)]
+    makers = [*kin, *pids]
+    forked = [_KEEP] if len(makers) > _JUMP else [_load(_TGID), *_choose(makers, found=_KEEP, otherwise=_DROP)]
     thread = [*_choose([*pids, *sorted(set(quiet).difference(pids))[:MOST_QUIET]], found=_DROP), _KEEP]
-    born = [_load(_CHILD), _instruction(_TO_X), _load(_CHILD_TGID), *_if_x(relatives, thread)]
+    born = [_load(_CHILD), _instruction(_TO_X), _load(_CHILD_TGID), *_if_x(forked, thread)]
     # A thread that ends is its process when its own id is the process's.
     ended = [_load(_PID), _instruction(_TO_X), _load(_TGID), *_if_x([_KEEP], [_DROP])]
     return b"".join([_load(_WHAT), *_case(FORK, born), *_case(EXIT, ended), *_case(EXEC, relatives), _DROP])
