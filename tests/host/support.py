@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,6 +98,23 @@ class Cgroup:
         (self._folder / "tasks").write_text(str(tid))
 
 
+def _remove(folder: Path) -> None:
+    """An ended task leaves its cgroup a moment after it has been waited for, and others may be forking."""
+    end = time.monotonic() + 20
+    while True:
+        for tid in (folder / "tasks").read_text().split():
+            with suppress(ProcessLookupError):
+                (CPUSETS / "tasks").write_text(tid)
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
 @contextmanager
 def cpuset_cgroup(cpus: CpuSet, name: str = "") -> Iterator[Cgroup]:
     """A new cgroup with these CPUs, removed at the end: whatever is in it then goes back to the root."""
@@ -109,7 +128,4 @@ def cpuset_cgroup(cpus: CpuSet, name: str = "") -> Iterator[Cgroup]:
         group.write(cpus)
         yield group
     finally:
-        for tid in (folder / "tasks").read_text().split():
-            with suppress(ProcessLookupError):
-                (CPUSETS / "tasks").write_text(tid)
-        folder.rmdir()
+        _remove(folder)
