@@ -175,6 +175,8 @@ def test_a_signal_in_the_middle_ends_it_without_a_trace(number: signal.Signals) 
             roots.append(self.setup.root)
             signal.raise_signal(number)
 
+    # A shell has what it runs in the background ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.getsignal(signal.SIGTERM)
     assert shown(Interrupted)[0] == 130
     assert signal.getsignal(signal.SIGTERM) is before
