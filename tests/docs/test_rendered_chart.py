@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-import pytest
 import yaml
 
 from tests.chart.crd import definition
-from tests.chart.helm import Helm, Rendered, find_helm, need_helm
+from tests.chart.helm import Helm, Rendered, need_helm
 from tests.docs.pages import EXAMPLES, ROOT, code, commands, one_line, sections, table
 
 need_helm()
@@ -17,19 +16,6 @@ need_helm()
 PAGE = ROOT / "docs/kubernetes.md"
 SECTIONS = sections(PAGE)
 MOUNTED = table(SECTIONS["What you approve"].partition("What of the host it sees:")[2])
-
-
-@pytest.fixture(scope="module")
-def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    program = find_helm()
-    assert program is not None
-    return Helm(program, tmp_path_factory.mktemp("helm"))
-
-
-@pytest.fixture(scope="module")
-def plain(helm: Helm) -> Rendered:
-    """The chart as the page installs it."""
-    return helm.render(namespace="cpubind")
 
 
 def test_the_chart_mounts_what_the_page_says_and_nothing_else(plain: Rendered) -> None:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.chart.helm import Helm, Rendered, find_helm, need_helm
+from tests.chart.helm import Helm, Rendered, need_helm
 from tests.docs.pages import code, table
 from tests.docs.test_security_page import CAPABILITIES, PAGE, SECTIONS, WRITABLE
 
 need_helm()
 
 READS_PODS = "/host/var/lib/kubelet"
-
-
-@pytest.fixture(scope="module")
-def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    program = find_helm()
-    assert program is not None
-    return Helm(program, tmp_path_factory.mktemp("helm"))
-
-
-@pytest.fixture(scope="module")
-def plain(helm: Helm) -> Rendered:
-    return helm.render(namespace="cpubind")
 
 
 def test_the_pod_is_what_the_page_calls_it(plain: Rendered) -> None:
