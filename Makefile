@@ -8,16 +8,18 @@ QUICK := --no-compile
 
 # What takes its time: outages and whole processes, on the small API server as on the real one; and, which needs nothing
 # but this machine, agents that are killed at any moment, commands with everything that they can meet, the longest of
-# those that look for counterexamples, and what a real Prometheus is asked.
+# those that look for counterexamples, what a real Prometheus is asked, and what a package index has of what is locked.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
-	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py
+	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/image/test_runtime.py \
+	tests/image/test_locked.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean
+.PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs \
+	lock licences sbom audit clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,6 +39,19 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(PIP) install $(QUICK) --editable '.[dev]'
 	@touch $@ $(VENV)/.run
 
+$(VENV)/.supply: pyproject.toml | $(BIN)/python
+	@echo "installing what makes locks and bills of materials into $(VENV)"
+	@$(PIP) install $(QUICK) --editable '.[supply]'
+	@touch $@
+
+# What the image gets of Python packages, installed as it is there.
+LOCKED := build/locked
+$(LOCKED)/.complete: requirements.lock | $(BIN)/python
+	@rm -rf $(LOCKED)
+	@$(BIN)/python -m venv --without-pip $(LOCKED)
+	@$(PIP) --python $(LOCKED) install $(QUICK) --only-binary :all: --require-hashes --requirement requirements.lock
+	@touch $@
+
 demo: $(VENV)/.run ## the whole agent on a virtual A3 node with 640 CPUs and 16 NPUs (ARGS="--device a2" for another)
 	@$(BIN)/cpubind demo $(ARGS)
 
@@ -44,7 +59,7 @@ test: lint ## lint, types, import contracts, and all tests that need nothing but
 	$(BIN)/pytest -n 4 -m "not api and not e2e and not vm and not soak" --ignore=tests/cluster $(SLOW_API:%=--ignore=%) \
 		$(SLOW:%=--ignore=%) $(ARGS)
 
-test-slow: $(VENV)/.dev ## what of that takes longer: agents killed at any moment, commands with every fault, fuzzing
+test-slow: $(VENV)/.dev $(VENV)/.supply ## what of that takes longer: agents killed at any moment, commands with every fault, fuzzing
 	$(BIN)/pytest -n 4 -m "not api" $(SLOW) $(ARGS)
 
 test-api: $(VENV)/.dev ## the agent against a real kube-apiserver, taken from $KUBEBUILDER_ASSETS (see setup-envtest)
@@ -90,5 +105,23 @@ docs: $(VENV)/.dev ## make docs/metrics.md, and the examples of other pages, ane
 	$(BIN)/python -m tests.docs.choosing
 	$(BIN)/python -m tests.docs.troubles
 
+# ARGS=--upgrade takes newer versions; without it those that are locked stay where pyproject.toml still allows them.
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command "make lock"
+
+lock: $(VENV)/.supply ## lock what the image is made from anew, with hashes (ARGS=--upgrade: at the newest versions)
+	$(BIN)/$(COMPILE) $(ARGS) pyproject.toml --output-file requirements.lock
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])' \
+		| tr " " "\n" | $(BIN)/$(COMPILE) $(ARGS) - --output-file requirements-build.lock
+
+licences: $(LOCKED)/.complete ## make docs/licences.md anew, from what the lock installs
+	$(BIN)/python -m image.licences $(LOCKED)
+
+sbom: $(LOCKED)/.complete $(VENV)/.supply ## write build/cpubind.cdx.json: a CycloneDX bill of what the lock installs
+	$(BIN)/python -m image.sbom $(LOCKED) build/cpubind.cdx.json
+
+audit: $(VENV)/.supply ## ask for known vulnerabilities of what the lock installs; says so where nobody can be asked
+	$(BIN)/python -m image.audit
+
 clean: ## remove what was made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,8 @@ from agent.model.reason import Reason
 from agent.node.capture import capture as write_capture
 from agent.node.files import refusal
 
+STANDARD_OUTPUT = Path("-")
+
 
 @click.command(short_help="Write what the plan depends on into a folder or archive.")
 @click.option(
@@ -31,8 +38,9 @@ from agent.node.files import refusal
     "target",
     type=click.Path(path_type=Path),
     required=True,
-    metavar="DIR|FILE.tar.gz",
-    help="Where to write: an archive when the name ends in .tar.gz, .tgz or .tar, else a folder. Must not exist.",
+    metavar="DIR|FILE.tar.gz|-",
+    help="Where to write: an archive when the name ends in .tar.gz, .tgz or .tar, else a folder. Must not exist. "
+    "`-` is a .tar.gz on standard output.",
 )
 @click.option(
     "--with-environment",
@@ -57,6 +65,7 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
     \b
     cpubind capture -o node.tar.gz              an archive
     cpubind capture -o node                     a folder, to look into
+    cpubind capture -o - >node.tar.gz           an archive, out of a container
     cpubind plan --snapshot node.tar.gz         the plan of that node
     cpubind explain npu:3 --snapshot node.tar.gz
     cpubind verify --snapshot node.tar.gz
@@ -66,7 +75,7 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
     settings = settings_from(flags)
     view = cluster_view(settings)
     spec, _, _ = spec_in_force(settings, live=True, view=view)
-    if _exists(target):
+    if target != STANDARD_OUTPUT and _exists(target):
         raise click.UsageError(f"{target} exists already: name a new file or folder")
     private = ("environ",) * with_environment + ("cmdline",) * with_command_lines
     if private:
@@ -76,7 +85,7 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
             "look before you send it",
             err=True,
         )
-    with source(settings, None, view=view) as origin:
+    with source(settings, None, view=view) as origin, _file_for(target) as file:
         for problem in origin.problems:
             click.echo(f"cpubind: {problem}: what it would have told is left out", err=True)
         click.echo("looking at the node", err=True)
@@ -85,7 +94,7 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
         summary = write_capture(
             settings.host_root,
             origin.npu_smi.query,
-            target,
+            file,
             node=settings.node_name,
             architecture=settings.architecture,
             pids=_pids(found.seen),
@@ -99,11 +108,25 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
             progress=lambda line: click.echo(line, err=True),
         )
     parts = (_number(summary.files, "file"), _size(summary.size), _number(summary.processes, "process", "processes"))
-    click.echo(f"{target}: {', '.join(parts)}")
+    click.echo(f"{target}: {', '.join(parts)}", err=target == STANDARD_OUTPUT)
     if not summary.inventory:
         click.echo("cpubind: npu-smi info did not answer: no plan can be made of this bundle", err=True)
         return 1
     return 0
+
+
+@contextmanager
+def _file_for(target: Path) -> Iterator[Path]:
+    """Where to write; what standard output is to get is written whole first, and not at all where that fails."""
+    if target != STANDARD_OUTPUT:
+        yield target
+        return
+    with tempfile.TemporaryDirectory(prefix="cpubind-capture-") as folder:
+        file = Path(folder, "node.tar.gz")
+        yield file
+        with file.open("rb") as archive:
+            shutil.copyfileobj(archive, sys.stdout.buffer)
+        sys.stdout.flush()
 
 
 def _exists(target: Path) -> bool:

@@ -115,7 +115,11 @@ class HostSteps:
     def adopt(self, journal: Journal) -> None:
         """What an earlier run of the agent had noted."""
         self._real.adopt(journal)
-        self.memory.adopt({w.process: w.memory for w in journal.workers if w.memory is not None})
+        # Memory is moved at a worker's first binding, and noted before that binding is: a worker that is bound without
+        # it was bound by a release that moved none. It serves by now; an upgrade must not slow it down.
+        left = MemoryOutcome("Skipped", Problem(Reason.BOUND_BEFORE, "it was bound by an earlier release"))
+        known = {w.process: w.memory or left for w in journal.workers if w.memory is not None or w.complete}
+        self.memory.adopt(known)
 
     def noted(self, journal: Journal) -> Journal:
         """The journal with all that is to be given back one day, and what came of memory."""

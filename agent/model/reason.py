@@ -129,6 +129,10 @@ class Reason(StrEnum):
         "MigrationInterrupted",
         "The agent ended while it moved the worker's memory; it is not redone.",
     )
+    BOUND_BEFORE = (
+        "BoundBefore",
+        "An earlier release of the agent bound the worker and left its memory alone; so does this one.",
+    )
     NUMA_BALANCING = (
         "NumaBalancing",
         "Automatic NUMA balancing (kernel.numa_balancing) hides memory from being moved (Linux 6.1 to 6.5).",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +153,21 @@ def test_progress_is_told_on_stderr_and_the_result_on_stdout(cpubind: Cpubind, t
     assert "processes and their threads (1)\n" in taken.err
     assert taken.out.startswith(f"{tmp_path / 'node.tar.gz'}: ")
     assert taken.out.count("\n") == 1
+
+
+def test_an_archive_on_standard_output_is_the_one_that_a_file_would_be(tmp_path: Path) -> None:
+    """As out of a container, where nothing else is to be on standard output, and nothing to be left behind."""
+    node = VirtualNode(tmp_path / "root", "a2", interrupts=False)
+    node.kernel.sync()
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "agent", "capture", "-o", "-", *map(str, host(node))]
+    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "TMPDIR": str(scratch)})
+    (tmp_path / "piped.tar.gz").write_bytes(done.stdout)
+    assert b"\n-: " in done.stderr
+    assert list(scratch.iterdir()) == []
+    with tarfile.open(tmp_path / "piped.tar.gz") as archive:
+        assert archive.next() is not None
 
 
 def test_what_could_not_be_read_is_said_and_left_out(cpubind: Cpubind, tmp_path: Path) -> None:

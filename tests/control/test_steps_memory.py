@@ -211,10 +211,13 @@ def test_a_dry_run_moves_none(tmp_path: Path) -> None:
 
 
 def test_what_a_pod_asks_for_is_waited_for(tmp_path: Path) -> None:
-    """An agent was killed between binding a worker and noting what is to become of its memory."""
+    """An agent was killed between binding a worker and noting what is to become of its memory, which is before it notes
+    that the binding is complete."""
     rig, worker = with_worker(tmp_path, memory_migration="false")
     rig.settle()
-    journal_file.save(rig.journal_file, with_memory(journal(rig), None))
+    killed = with_memory(journal(rig), None)
+    workers = tuple(replace(worker, complete=False) for worker in killed.workers)
+    journal_file.save(rig.journal_file, replace(killed, workers=workers))
     with pods_not_listed(rig):
         rig.restart()
         rig.settle()

@@ -88,7 +88,7 @@ def open_arm_node(cluster: Cluster, scratch: Path) -> Iterator[Cluster]:
                 print(f"\nTHE ARM64 NODE FAILED: {said}", flush=True)
                 continue
             try:
-                yield replace(cluster, image=IMAGE, node=NODE, host_network=True)
+                yield replace(cluster, image=IMAGE, tools=IMAGE, node=NODE, host_network=True)
             finally:
                 _end(running)
                 _forget(cluster)

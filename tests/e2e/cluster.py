@@ -2,6 +2,7 @@
 
 E2E_KUBECONFIG   kubeconfig of a cluster for tests, with rights to everything
 E2E_IMAGE        name of the agent's image, which the node has already
+E2E_TOOLS_IMAGE  name of one with a shell, python3 and taskset, which it has, too; see tests/e2e/tools
 E2E_KUBE_NODE    path of a program that makes a one-node cluster: `up` prints the path of an admin kubeconfig
                  as its last line, `build NAME FOLDER` builds a Dockerfile into it, `down` removes it
 E2E_NODE         the node to test on; default: the first that is Ready
@@ -18,12 +19,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.kubectl import REPOSITORY, Failed, Kubectl, call, output, tool
 
 IMAGE = "localhost/cpubind:e2e"
+TOOLS = "localhost/cpubind-tools:e2e"
 ATTEMPTS = 2
 """How often a cluster is brought up before the tests are skipped, and an image built before they fail."""
 
@@ -36,7 +39,9 @@ class Cluster:
     helm: str
     """Path of the program."""
     image: str
-    """The agent's; also that of all other pods here, which run programs that every image has."""
+    """The agent's."""
+    tools: str
+    """That of all other pods here; with a shell."""
     node: str
     cpus: int
     """Capacity of the node."""
@@ -51,9 +56,9 @@ def missing() -> str:
         return "they share one cluster, and need one process: make test-e2e"
     kubeconfig, maker = os.environ.get("E2E_KUBECONFIG"), os.environ.get("E2E_KUBE_NODE")
     if not kubeconfig and not maker:
-        return "no cluster: set E2E_KUBECONFIG and E2E_IMAGE (see tests/e2e/cluster.py)"
-    if not maker and not os.environ.get("E2E_IMAGE"):
-        return "E2E_IMAGE is not set: name an image of cpubind that the cluster's node has"
+        return "no cluster: set E2E_KUBECONFIG, E2E_IMAGE and E2E_TOOLS_IMAGE (see tests/e2e/cluster.py)"
+    if not maker and not (os.environ.get("E2E_IMAGE") and os.environ.get("E2E_TOOLS_IMAGE")):
+        return "E2E_IMAGE or E2E_TOOLS_IMAGE is not set: name images that the cluster's node has"
     if not tool("kubectl") or not tool("helm"):
         return "kubectl and helm are needed, on PATH or in the folder $KUBEBUILDER_ASSETS"
     return ""
@@ -66,12 +71,12 @@ def open_cluster() -> Iterator[Cluster]:
         pytest.skip(problem)
     kubeconfig, maker = os.environ.get("E2E_KUBECONFIG"), os.environ.get("E2E_KUBE_NODE")
     if kubeconfig:
-        yield _cluster(kubeconfig, _image(maker), disposable=False)
+        yield _cluster(kubeconfig, maker, disposable=False)
         return
     assert maker
     kubeconfig = _up(maker)
     try:
-        yield _cluster(kubeconfig, _image(maker), disposable=True)
+        yield _cluster(kubeconfig, maker, disposable=True)
     finally:
         call(maker, "down", seconds=120)
 
@@ -88,20 +93,22 @@ def _up(maker: str) -> str:
     pytest.skip(f"NOTHING WAS TESTED: {maker} up failed {ATTEMPTS} times: {said[-500:]}")
 
 
-def _image(maker: str | None) -> str:
-    """Name of the image; built from this working tree where there is a program for that."""
-    if name := os.environ.get("E2E_IMAGE"):
-        return name
+def _image(maker: str | None, variable: str, name: str, folder: Path) -> str:
+    """Name of an image; built from a folder of this working tree where there is a program for that."""
+    if given := os.environ.get(variable):
+        return given
     assert maker
     for _ in range(ATTEMPTS):
-        done = call(maker, "build", IMAGE, str(REPOSITORY), seconds=900)
+        done = call(maker, "build", name, str(folder), seconds=900)
         if done.returncode == 0:
             break
     output(done)
-    return IMAGE
+    return name
 
 
-def _cluster(kubeconfig: str, image: str, *, disposable: bool) -> Cluster:
+def _cluster(kubeconfig: str, maker: str | None, *, disposable: bool) -> Cluster:
+    image = _image(maker, "E2E_IMAGE", IMAGE, REPOSITORY)
+    tools = _image(maker, "E2E_TOOLS_IMAGE", TOOLS, REPOSITORY / "tests/e2e/tools")
     kubectl = Kubectl(tool("kubectl") or "", kubeconfig)
     wanted = os.environ.get("E2E_NODE")
     try:
@@ -116,6 +123,7 @@ def _cluster(kubeconfig: str, image: str, *, disposable: bool) -> Cluster:
                 kubectl=kubectl,
                 helm=tool("helm") or "",
                 image=image,
+                tools=tools,
                 node=name,
                 cpus=int(node["status"]["capacity"]["cpu"]),
                 host_network=os.environ.get("E2E_HOST_NETWORK") == "1",

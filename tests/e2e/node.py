@@ -22,10 +22,10 @@ NPU_SMI = f"{FOLDER}/npu-smi/npu-smi"
 
 _SCRIPT = """\
 #!/bin/sh
-# A stand-in for npu-smi: it prints what lies beside it for these arguments.
+# A stand-in for npu-smi: it prints what lies beside it for these arguments. The agent's image has no cat.
 name=
 for arg; do name=$name-${arg#-}; done
-exec cat "${0%/*}/${name#-}.txt"
+while IFS= read -r line; do printf '%s\\n' "$line"; done <"${0%/*}/${name#-}.txt"
 """
 
 
@@ -33,7 +33,7 @@ def pod(cluster: Cluster, name: str, namespace: str, **spec: object) -> Object:
     """A pod on the node that does nothing and ends at once when it is deleted."""
     container = {
         "name": "main",
-        "image": cluster.image,
+        "image": cluster.tools,
         "imagePullPolicy": "Never",
         "command": ["sleep", "1000000"],
         **spec.pop("container", {}),  # type: ignore[dict-item]

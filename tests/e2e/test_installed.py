@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import tarfile
 from datetime import datetime
+from pathlib import Path
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.kubectl import Object, call, output
@@ -104,6 +108,23 @@ def test_people_can_look_from_beside_the_agent(agent: AgentPod, cluster: Cluster
     if cluster.cpus < 10:
         assert plan.returncode == verify.returncode == 1
         assert plan.stderr.startswith("cpubind: InsufficientCpus: an NPU needs 5 CPUs")
+
+
+def test_the_agents_image_has_a_shell_for_npu_smi_and_no_other_tool(agent: AgentPod) -> None:
+    """libdcmi runs `mount | grep` to tell a container from a machine."""
+    kubectl, where = agent.kubectl, ("-n", NAMESPACE, agent.name, "--")
+    assert kubectl("exec", *where, "sh", "-c", "mount | grep -Eo ' on / '").strip() == "on /"
+    for tool in ("cat", "ls", "apt-get", "dpkg", "perl", "pip", "curl"):
+        assert kubectl.attempt("exec", *where, tool).returncode != 0, tool
+
+
+def test_a_support_bundle_comes_out_of_the_agents_pod(agent: AgentPod, tmp_path: Path) -> None:
+    command = [agent.kubectl.path, "exec", "-n", NAMESPACE, agent.name, "--", "cpubind", "capture", "-o", "-"]
+    with (tmp_path / "node.tar.gz").open("wb") as file:
+        env = {**os.environ, "KUBECONFIG": agent.kubectl.kubeconfig}
+        subprocess.run(command, stdout=file, env=env, check=True, timeout=60 * patience())
+    with tarfile.open(tmp_path / "node.tar.gz") as bundle:
+        assert {"snapshot.json", "journal.json"} <= {member.name.removeprefix("./") for member in bundle}
 
 
 def test_helm_test_passes(agent: AgentPod, release: Release) -> None:

@@ -1,4 +1,4 @@
-"""requirements.lock is what the whole agent is installed from where everything must be the same each time."""
+"""What the image is made from is locked: each package at one version, each file by its hash."""
 
 from __future__ import annotations
 
@@ -6,40 +6,48 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[2]
-LOCK = (ROOT / "requirements.lock").read_text()
-PINNED = {
-    match["name"]: match
-    for match in re.finditer(
-        r"^(?P<name>[a-z0-9-]+)==(?P<version>\S+)(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})*)",
-        LOCK,
-        re.MULTILINE,
-    )
-}
+from image.lock import BUILD, REPOSITORY, RUNTIME, normalised, read
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+ASKED = {RUNTIME: PROJECT["project"]["dependencies"], BUILD: PROJECT["build-system"]["requires"]}
+
+locks = pytest.mark.parametrize("lock", ASKED, ids=lambda path: path.name)
 
 
-def _dependencies() -> list[Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(text) for text in project["dependencies"]]
+@locks
+def test_every_requirement_is_in_the_lock_at_a_version_that_pyproject_allows(lock: Path) -> None:
+    pinned = {pin.name: pin for pin in read(lock)}
+    for requirement in map(Requirement, ASKED[lock]):
+        name = normalised(requirement.name)
+        assert name in pinned, f"{requirement} is not in {lock.name}: make lock"
+        assert requirement.specifier.contains(Version(pinned[name].version)), f"{requirement}: make lock"
 
 
-def test_every_dependency_is_in_the_lock_at_a_version_that_pyproject_allows() -> None:
-    assert _dependencies()
-    for dependency in _dependencies():
-        assert dependency.name in PINNED, f"{dependency} is not in the lock: make it anew, as its first line says"
-        assert dependency.specifier.contains(Version(PINNED[dependency.name]["version"])), str(dependency)
+@locks
+def test_every_line_of_a_lock_pins_a_version_and_what_its_files_hash_to(lock: Path) -> None:
+    pins = read(lock)
+    lines = [line for line in lock.read_text().splitlines() if re.match("[A-Za-z]", line)]
+    assert [line.partition("==")[0] for line in lines] == [pin.name for pin in pins]
+    assert all(pin.hashes for pin in pins)
+    assert sum(len(pin.hashes) for pin in pins) == lock.read_text().count("--hash=")
 
 
-def test_every_line_of_the_lock_pins_a_version_and_what_its_files_hash_to() -> None:
-    names = [line.split("==")[0].split()[0] for line in LOCK.splitlines() if re.match("[a-z]", line)]
-    assert names == list(PINNED)
-    assert all(match["hashes"] for match in PINNED.values())
+@locks
+def test_a_lock_is_for_every_machine_and_names_no_index(lock: Path) -> None:
+    text = lock.read_text()
+    assert not [option for option in ("--index-url", "--find-links", "--extra-index-url") if option in text]
+    assert [pin.name for pin in read(lock) if pin.marker] == []
 
 
-def test_the_lock_is_for_every_machine_and_names_no_index() -> None:
-    assert "--index-url" not in LOCK
-    assert "--find-links" not in LOCK
-    assert "platform_machine" not in LOCK
+@locks
+def test_nothing_is_locked_that_nobody_asks_for(lock: Path) -> None:
+    """Each entry is followed by who asks for it."""
+    asked = {normalised(Requirement(text).name) for text in ASKED[lock]}
+    entries = re.split(r"^(?=[a-z])", lock.read_text(), flags=re.MULTILINE)[1:]
+    for entry in entries:
+        name = normalised(entry.partition("==")[0])
+        assert name in asked or re.search(r"# via\s+(#\s+)?[a-z]", entry), name
