@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.model.node import ProcessTable
@@ -10,6 +11,8 @@ from agent.model.workload import Pod, ProcessId
 from agent.node.procfs import ProcessStat
 from agent.planning.attribution import Attribution, attribute
 from agent.planning.optin import opted_in
+
+log = logging.getLogger(__name__)
 
 START_SECONDS = 2.0
 """A starting worker opens NPUs some time before npu-smi lists it. One that holds several open waits for a table that
@@ -32,6 +35,8 @@ class Attributor:
         self._table: ProcessTable | None = None
         self._row_starts: dict[int, int] = {}
         self._foreign = 0
+        self._borne: set[tuple[ProcessId, int]] = set()
+        self._refused: set[tuple[ProcessId, int]] = set()
         self.awaited: frozenset[ProcessId] = frozenset()
         """Processes that hold an NPU open and that the table may list soon."""
 
@@ -43,6 +48,46 @@ class Attributor:
             self._foreign = self._foreign + 1 if table.rows and not self._row_starts else 0
         live = tuple(row for row in table.rows if self._still(row.pid, stats))
         return replace(table, rows=live)
+
+    def borne_out(
+        self,
+        table: ProcessTable,
+        stats: Mapping[int, ProcessStat],
+        opened: Callable[[int], Collection[int] | None],
+        bound: Collection[ProcessId] = (),
+    ) -> ProcessTable:
+        """The table, which has been through `rows`, without rows that open files speak against.
+
+        Whoever runs a process chooses its name, and one that is long enough holds a whole row of npu-smi's table, with
+        another's pid in it. So a row counts where its process holds that NPU open (`opened`: pid -> NPUs, None where
+        that can't be seen), and every row where that is so of none: then it is not to be seen on this node. Once borne
+        out, a row is for as long as its process lives; and of one that is `bound` and holds no NPU open at all nothing
+        else is known.
+        """
+        keys = {(row.pid, row.npu): (ProcessId(row.pid, stats[row.pid].start_time), row.npu) for row in table.rows}
+        held: dict[int, Collection[int] | None] = {}
+        against = set()
+        for (pid, npu), key in keys.items():
+            if key in self._borne:
+                continue
+            if pid not in held:
+                held[pid] = opened(pid)
+            if (found := held[pid]) is not None:
+                if npu in found:
+                    self._borne.add(key)
+                elif found or key[0] not in bound:
+                    against.add(key)
+        self._borne &= set(keys.values())
+        before = {(process, npu) for process, a in self._known.items() if a.by_row for npu in (*a.npus, *a.residual)}
+        against -= before
+        if not self._borne:
+            against.clear()
+        for process, npu in sorted(against - self._refused):
+            log.warning(
+                "npu-smi lists process %d on NPU %d, which it does not hold open: not believed", process.pid, npu
+            )
+        self._refused = against
+        return replace(table, rows=tuple(row for row in table.rows if keys[row.pid, row.npu] not in against))
 
     @property
     def foreign(self) -> bool:

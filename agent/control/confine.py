@@ -17,6 +17,7 @@ from agent.model.workload import ProcessId, ThreadId, Worker
 from agent.node.binding import DENIED
 from agent.node.cgroups import CgroupTree
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.strangers import make_good
 from agent.node.taskdir import PF_NO_SETAFFINITY, TaskDir
 
 _T = TypeVar("_T")
@@ -257,7 +258,7 @@ class Confiner:
                     return False
                 if verdict.before not in given.inherited if verdict.before else noted is not None:
                     return False  # it is not as it was noted: for the next pass
-                if not self._write(int(name), verdict.target, process, count):
+                if not self._write(tasks, name, verdict.target, ask.online, count):
                     return False
                 count.written += 1
                 count.drift += drift
@@ -282,7 +283,7 @@ class Confiner:
                 was, ours = before(mask, held.noted(process, thread), given, allowed)
                 if not ours or mask == was & allowed:
                     return False
-                if not self._write(int(name), was if was & allowed else EVERY_CPU, process, count):
+                if not self._write(tasks, name, was if was & allowed else EVERY_CPU, online, count):
                     return False
                 count.written += 1
                 return True
@@ -307,13 +308,17 @@ class Confiner:
             return None, EMPTY, False
         return ThreadId(int(name), stat.start_time), mask, bool(stat.flags & PF_NO_SETAFFINITY)
 
-    def _write(self, tid: int, cpus: CpuSet, process: ProcessId, count: _Count) -> bool:
+    def _write(self, tasks: TaskDir, name: str, cpus: CpuSet, online: CpuSet, count: _Count) -> bool:
+        tid = int(name)
         try:
             self._host.set_affinity(tid, cpus)
+            if tasks.stat(name) is None:
+                make_good(self._host, self._proc, tid, cpus, online)
+                return False
         except OSError as error:
             if error.errno in DENIED:
                 why = os.strerror(error.errno or 0)
-                count.problem = count.problem or Problem(Reason.PERMISSION_DENIED, f"process {process.pid}: {why}")
+                count.problem = count.problem or Problem(Reason.PERMISSION_DENIED, f"process {tasks.pid}: {why}")
             return False  # otherwise it ended, or its cpuset changed meanwhile: the next pass sees
         return True
 

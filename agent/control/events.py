@@ -18,6 +18,7 @@ from typing import Final
 
 from agent.control.news import News
 from agent.control.placing import Placer
+from agent.control.storms import Storms
 from agent.control.stream import Comms, NoComms, Stream
 from agent.control.suspects import Suspects
 from agent.control.watchlist import WatchList
@@ -83,6 +84,9 @@ class Events:
         # Of the thread alone.
         self._wake_at: float | None = None
         self._woken_at = self._complained_at = float("-inf")
+        self._storms = Storms()
+        self._near_of: frozenset[int] | None = None
+        """What `near` of the list was when it was made of that."""
         self._near: frozenset[int] = frozenset()
         self._kin: frozenset[int] = frozenset()
         self._quiet: frozenset[int] = frozenset()
@@ -191,6 +195,7 @@ class Events:
         try:
             self._watched.changed = self._nudge
             self._near, self._kin, self._quiet, self._refocus = frozenset(), frozenset(), frozenset(), True
+            self._near_of, self._storms = None, Storms()
             self._forget()
             self._problem = None
             self._comms.live = self._watched.heard = True
@@ -203,8 +208,11 @@ class Events:
                 now = self._clock()
                 moved = self.placer.moved
                 self._take_in(batch, now)
+                self._refocus |= self._storms.look(now)
                 self._focus(stream, now)
                 patience = self._perhaps_wake(now)
+                if (again := self._storms.next()) is not None:
+                    patience = max(0.0, again - now) if patience is None else min(patience, max(0.0, again - now))
                 if batch.events and self.placer.moved == moved:
                     if now - idle_at < 2 * REST_SECONDS:
                         time.sleep(REST_SECONDS)
@@ -223,19 +231,21 @@ class Events:
 
     def _focus(self, stream: Stream, now: float) -> None:
         """Has everything heard of those who are to be bound, and of those who are awaited what they come to."""
-        near = self._watched.near
+        near_of = self._watched.near
         quietly = now - self._quiet_at >= QUIET_SECONDS and self._suspects.quiet != self._quiet
-        if near is self._near and not (self._refocus or quietly):
+        if near_of is self._near_of and not (self._refocus or quietly):
             return
+        deaf = self._comms.deaf = self._storms.deaf
+        near = near_of - deaf
         with self._lock:
             self._refocus = False
             kin = frozenset(self._family) | (self._bound - near)
-            quiet = frozenset(self._suspects.quiet) if quietly else self._quiet
+            quiet = (frozenset(self._suspects.quiet) if quietly else self._quiet) | deaf
         new, changed = near - self._near, near ^ self._near
         if quietly:
             self._quiet_at = now
         stream.focus(near, kin, quiet)
-        self._near, self._kin, self._quiet = near, kin, quiet
+        self._near_of, self._near, self._kin, self._quiet = near_of, near, kin, quiet - deaf
         for pid in changed:
             self._comms.ended(pid, pid)  # not every change of its names was, or will be, heard of
         with self._lock:
@@ -267,7 +277,10 @@ class Events:
         try:
             with self._lock:
                 for event in batch.events:
+                    before = self.placer.moved
                     self._one(event, now)
+                    if event[3] in self._near:
+                        self._storms.heard(event[3], self.placer.moved - before)
                 for event in batch.others:
                     self._other(event, now)
         except Exception:  # a fault of our own is no reason to hear nothing any more: the sweep finds what was missed
@@ -324,7 +337,7 @@ class Events:
                 self._family_changed(now)
 
     def _made_thread(self, pid: int, now: float) -> None:
-        if pid != self._own and pid not in self._near:
+        if pid != self._own and pid not in self._near and pid not in self._storms.deaf:
             self._suspects.made_thread(pid, now)
 
     def _process_born(self, parent: int, pid: int, now: float) -> None:
@@ -342,6 +355,7 @@ class Events:
 
     def _process_ended(self, pid: int, now: float) -> None:
         self._suspects.forget(pid)
+        self._storms.forget(pid)
         if self._matters(pid):
             self._watched.ended(pid)
             self._processes = True

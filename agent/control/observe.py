@@ -274,6 +274,7 @@ class Observer:
             count = len({row.pid for row in sight.table.rows})
             message = f"none of the {count} processes that npu-smi lists is in /proc: another PID namespace?"
             notes.append(Problem(Reason.NOT_THIS_KERNEL, message))
+        table = self._attributor.borne_out(table, stats, lambda pid: self._npus_open(pid, sight), self.bound)
         held = self.processes.open_files({row.pid for row in table.rows}, davinci, notes)
         opened = {pid: npus_of_devices(inventory, numbers) for pid, numbers in held.items()}
         found = self._attributor.attribute(table, opened, stats, now, now - table_age)
@@ -337,6 +338,11 @@ class Observer:
             awaited=starting | expected,
             suspects=frozenset(process.pid for process in starting) | self.processes.within(expected),
         )
+
+    def _npus_open(self, pid: int, sight: Sight) -> frozenset[int] | None:
+        """The NPUs that a process holds open; None where that can't be seen."""
+        numbers = self.processes.holds(pid, sight.davinci)
+        return None if numbers is None else npus_of_devices(sight.inventory, numbers)
 
     def _candidate(
         self, stat: ProcessStat, attribution: Attribution, pods: Sequence[Pod], notes: list[Problem]

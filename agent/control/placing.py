@@ -9,8 +9,10 @@ from typing import Final
 
 from agent.control.watchlist import Watch, WatchList
 from agent.model.reason import Refused
+from agent.model.workload import ProcessId
 from agent.node.host import ThreadHost
 from agent.node.procfs import ProcFs
+from agent.node.strangers import make_good
 
 ROLE_SECONDS: Final = 1.0
 """For how long after a thread of a role was moved those born on main are asked for their names: one of them may have
@@ -48,7 +50,13 @@ class Placer:
                 found = self._host.get_affinity(tid).bits & watch.online
                 if found == target.wanted or (target is watch.main and target.narrows(found)):
                     return False
+                # An event may be old: the number that it has can be somebody else's by now.
+                if not self._proc.has_thread(watch.entry.process, tid):
+                    return False
                 self._host.set_affinity(tid, target.cpus)
+                if not self._proc.has_thread(watch.entry.process, tid):
+                    make_good(self._host, self._proc.folder, tid, target.cpus, watch.entry.online)
+                    return False
             except OSError as error:
                 return error.errno == errno.EINVAL and self._ask(watch, now)
         self._placed(at)
@@ -84,11 +92,28 @@ class Placer:
                 found = self._host.get_affinity(pid).bits & watch.online
                 if not found or found & ~watch.apart:
                     return
+                child = self._child_of(watch.entry.process, pid)
+                if child is None:
+                    return
                 self._host.set_affinity(pid, watch.main.cpus)
+                if not self._proc.has_thread(child, pid):
+                    make_good(self._host, self._proc.folder, pid, watch.main.cpus, watch.entry.online)
+                    return
             except OSError:
                 return
         self.moved += 1
         self._watched.pinned.children += 1
+
+    def _child_of(self, worker: ProcessId, pid: int) -> ProcessId | None:
+        """Who has this number, if it is a child of that worker; the sweep finds one that is not."""
+        try:
+            stat = self._proc.stat(pid)
+            parent = None if stat is None or stat.ppid != worker.pid else self._proc.stat(worker.pid)
+        except Refused:
+            return None
+        if stat is None or parent is None or parent.start_time != worker.start_time:
+            return None
+        return ProcessId(pid, stat.start_time)
 
     def _is_watched(self, watch: Watch) -> bool:
         return self._watched.watches.get(watch.entry.process.pid) is watch

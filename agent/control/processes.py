@@ -115,6 +115,13 @@ class Processes:
                 return True
         return False
 
+    def holds(self, pid: int, davinci: Mapping[int, tuple[int, int]]) -> frozenset[int] | None:
+        """Numbers of the davinci devices that a process holds open now; None where that can't be seen."""
+        try:
+            return self._held(pid, {device: number for number, device in davinci.items()}) if davinci else None
+        except Refused:
+            return None
+
     def _held(self, pid: int, numbers: Mapping[tuple[int, int], int]) -> frozenset[int]:
         devices = self._proc.open_devices(pid)
         return frozenset(numbers[device] for device in devices if device in numbers) if devices else frozenset()

@@ -27,6 +27,8 @@ class Comms(Protocol):
 
     live: bool
     """Every rename is heard of."""
+    deaf: frozenset[int]
+    """But those in these processes."""
 
     def renamed(self, tgid: int, tid: int, comm: bytes) -> None: ...
 
@@ -43,6 +45,7 @@ class NoComms:
     """Remembers nothing."""
 
     live = False
+    deaf: frozenset[int] = frozenset()
 
     def renamed(self, tgid: int, tid: int, comm: bytes) -> None: ...
 

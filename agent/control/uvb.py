@@ -19,6 +19,7 @@ from agent.model.workload import ThreadId
 from agent.node.binding import DENIED
 from agent.node.cgroups import CgroupTree
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.strangers import make_good
 from agent.node.targets import shown
 from agent.node.uvb import SeenThread, UvbThreads
 
@@ -212,7 +213,7 @@ class Uvb:
         thread, cpus, counts = seen.thread, survey.cpus, survey.counts
         drift = self._placed.pop(thread, None) == cpus
         try:
-            self._host.set_affinity(thread.tid, cpus)
+            self._write(seen, cpus, online)
             # The kernel intersects silently: only what it shows afterwards is known to be in place.
             if self._host.get_affinity(thread.tid) & online == _target(seen, cpus, online):
                 self._placed[thread] = cpus
@@ -270,13 +271,29 @@ class Uvb:
         if all(mask != given & online and mask != _target(seen, given, online) for given in held.given):
             return False
         try:
-            self._host.set_affinity(thread.tid, held.before or EVERY_CPU)
+            self._write(seen, held.before or EVERY_CPU, online)
         except OSError as error:
             # None of the CPUs that it had is online, or in its cpuset, any more.
             if error.errno != errno.EINVAL or not held.before:
                 raise
-            self._host.set_affinity(thread.tid, EVERY_CPU)
+            self._write(seen, EVERY_CPU, online)
         return True
+
+    def _write(self, seen: SeenThread, cpus: CpuSet, online: CpuSet) -> None:
+        """OSError: ESRCH too where somebody else has the thread's number, who keeps his mask."""
+        gone = OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+        if not self._lives(seen):
+            raise gone
+        self._host.set_affinity(seen.thread.tid, cpus)
+        if not self._lives(seen):
+            make_good(self._host, self._threads.folder, seen.thread.tid, cpus, online)
+            raise gone
+
+    def _lives(self, seen: SeenThread) -> bool:
+        try:
+            return self._threads.find(seen.thread, seen.pid) is not None
+        except Refused:
+            return False
 
 
 def _target(seen: SeenThread, cpus: CpuSet, online: CpuSet) -> CpuSet:

@@ -16,6 +16,7 @@ from agent.model.spec import Role
 from agent.model.workload import ProcessId
 from agent.node.comms import Reading
 from agent.node.host import ThreadHost
+from agent.node.strangers import make_good
 from agent.node.targets import Target, Targets
 from agent.node.taskdir import MAX_PASSES, PF_NO_SETAFFINITY, TaskDir
 
@@ -70,6 +71,7 @@ class Binding:
         *,
         memory: Memory,
         reading: Reading,
+        proc_root: str,
         rewritten: bool = False,
     ) -> None:
         self._host = host
@@ -81,6 +83,7 @@ class Binding:
         self._fixed = memory.fixed
         self._entries = memory.entries
         self._reading = reading
+        self._proc = proc_root
         self._rewritten = rewritten
         self._writes = True
         self._keep_narrow = False
@@ -93,6 +96,7 @@ class Binding:
         self._refusals: dict[Reason, str] = {}
         self._put_off: set[int] = set()
         self._again: set[int] = set()
+        self._given: dict[int, CpuSet] = {}
         self.read: dict[int, bytes] = {}
         """The names that were read, of threads that the last pass had listed too: those that can be kept."""
 
@@ -157,7 +161,7 @@ class Binding:
         process ended.
         """
         for _ in range(MAX_PASSES):
-            entries = self._entries = self._tasks.entries()
+            entries = self._list()
             if not entries:
                 return "gone"
             tids = [tid for tid in entries if tid not in seen] if seen else list(entries)
@@ -166,7 +170,21 @@ class Binding:
                 return "settled"
             seen -= self._again
             self._again.clear()
+        if self._given:
+            self._list()
         return "changing"
+
+    def _list(self) -> dict[int, int]:
+        """The threads as they are now. Those that were written since the last time and are not as they were listed then
+        may have ended before the write, which met whoever had the number."""
+        before, self._entries = self._entries, self._tasks.entries()
+        given, self._given = self._given, {}
+        if self._entries is not before:
+            for tid, cpus in given.items():
+                # The kernel may make the folder of a living thread anew.
+                if self._entries.get(tid) != before.get(tid) and self._tasks.stat(str(tid)) is None:
+                    make_good(self._host, self._proc, tid, cpus, CpuSet.from_bits(self._online))
+        return self._entries
 
     def outcome(self, process: ProcessId, end: Literal["settled", "changing", "gone"]) -> WorkerOutcome:
         """The result, once `run` is through."""
@@ -279,6 +297,7 @@ class Binding:
             return True
         try:
             self._host.set_affinity(tid, target.cpus)
+            self._given[tid] = target.cpus
         except OSError as error:
             self._refused(tid, target, error.errno or 0)
             if self._known.pop(tid, None) is target.role and error.errno != errno.ESRCH:

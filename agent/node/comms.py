@@ -42,6 +42,9 @@ class CommCache:
     def __init__(self) -> None:
         self._lock = Lock()
         self._live = False
+        self.deaf: frozenset[int] = frozenset()
+        """Processes whose renames are not heard of: of these every pass reads all names. Whoever changes it
+        calls `ended` after that, for each that came or went."""
         self._names: dict[int, dict[int, bytes]] = {}
         self._readings: dict[int, list[Reading]] = {}
 
@@ -84,8 +87,9 @@ class CommCache:
     def begin(self, tgid: int) -> Reading:
         """Begins a pass, which must be given to `end`."""
         with self._lock:
-            names = self._names.setdefault(tgid, {}) if self._live else {}
-            reading = Reading(names, lost=not self._live)
+            live = self._live and tgid not in self.deaf
+            names = self._names.setdefault(tgid, {}) if live else {}
+            reading = Reading(names, lost=not live)
             self._readings.setdefault(tgid, []).append(reading)
             return reading
 

@@ -216,7 +216,8 @@ class PageMover:
         self, pid: int, window: Sequence[Range], node: int, *, halt: Callable[[], Problem | None] = lambda: None
     ) -> Batch:
         """Moves what of a window is present on other nodes to `node`; what can't be moved is tried once. `halt` is
-        asked between two calls, and says why there is to be no other."""
+        asked just before every call that moves anything, since the number may be another process's by then, and says
+        why there is to be no other."""
         addresses = self._addresses(window)
         try:
             before = self._host.page_nodes(pid, addresses)
@@ -225,20 +226,23 @@ class PageMover:
         there = before.count(node) * self.page_size
         away = _elsewhere(addresses, before, node)
         tried, stopped, halted = 0, None, None
-        while tried < len(away) and (not tried or (halted := halt()) is None):
+        while tried < len(away):
             part = away[tried : tried + max(self._batch // self.page_size, 1)]
             started = self._clock()
             try:
                 # The rest of a huge page that went with the batch before needs no call, which costs every CPU an IPI.
-                self._move(pid, part if not tried else self._still_away(pid, part, node), node)
+                addresses = part if not tried else self._still_away(pid, part, node)
+                if (halted := halt()) is not None:
+                    break
+                self._move(pid, addresses, node, halt)
             except OSError as error:
                 stopped = error
             tried += len(part)
             if stopped is not None:
                 break
             self._adapt(self._clock() - started)
-        if not away:
-            return Batch(there)
+        if not tried:
+            return Batch(there, halt=halted)
         try:
             after = self._host.page_nodes(pid, away)
         except OSError as error:
@@ -253,8 +257,9 @@ class PageMover:
         elif seconds < QUICK:
             self._batch = min(self._batch * 2, BATCH_BYTES)
 
-    def _move(self, pid: int, addresses: array[int], node: int) -> None:
-        """One batch. The kernel stops at what it can't move; what comes behind that is asked for anew."""
+    def _move(self, pid: int, addresses: array[int], node: int, halt: Callable[[], Problem | None]) -> None:
+        """One batch, for which `halt` was asked already. The kernel stops at what it can't move; what comes behind that
+        is asked for anew."""
         while addresses:
             try:
                 statuses = self._host.move_pages(pid, addresses, node)
@@ -263,6 +268,8 @@ class PageMover:
                     return
                 raise
             addresses = addresses[_resume(addresses, statuses, self._block) :]
+            if addresses and halt() is not None:
+                return  # whoever asks next is told the same
 
     def _still_away(self, pid: int, addresses: array[int], node: int) -> array[int]:
         return _elsewhere(addresses, self._host.page_nodes(pid, addresses), node)

@@ -15,6 +15,7 @@ from typing import Final
 
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Reason, Refused, printable
+from agent.model.workload import ProcessId
 from agent.node.devices import device_number
 from agent.node.files import (
     ABSENT,
@@ -71,7 +72,7 @@ class ProcFs:
     """The processes below a host's root folder."""
 
     def __init__(self, root: Path) -> None:
-        self._proc = f"{join(root)}/proc"
+        self.folder = self._proc = f"{join(root)}/proc"
 
     def pids(self) -> list[int]:
         """Every process, ascending. Refused(ProcessUnreadable) where /proc is there and cannot be listed."""
@@ -96,6 +97,16 @@ class ProcFs:
         path = f"{self._task(pid, tid)}/stat"
         content = read_bytes(path, Reason.PROCESS_UNREADABLE)
         return parse_stat_bytes(content, path) if content else None
+
+    def has_thread(self, process: ProcessId, tid: int) -> bool:
+        """Whether that very process has this thread now. False too where neither can be looked at."""
+        try:
+            stat = self.stat(process.pid)
+        except Refused:
+            return False
+        if stat is None or stat.start_time != process.start_time:
+            return False
+        return tid == process.pid or os.access(f"{self._proc}/{process.pid}/task/{tid}", os.F_OK)
 
     def comm(self, pid: int, tid: int | None = None) -> bytes | None:
         """The name of a process or thread: any bytes but NUL, without the newline that the kernel adds. None when gone.

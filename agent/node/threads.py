@@ -7,7 +7,8 @@ Facts of Linux that this relies on:
 * A new thread or process starts with the mask of the thread that made it. So once every thread that was there is in
   place, those that come are too, but for those whose maker has a role of its own.
 * Between the listing of a tid and the write of its mask the thread can end; that is ESRCH. Its number is not given out
-  again before all others were, so that the write meets nobody else.
+  again before all others were. Where a pod has made as many processes meanwhile, the write meets somebody else: so each
+  is looked for again after it was written, see `agent.node.strangers`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from agent.node.binding import DENIED, NOTED_SECONDS, Binding, Memory, Noted, go
 from agent.node.comms import CommCache
 from agent.node.folders import Folders
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.strangers import make_good
 from agent.node.targets import Targets
 from agent.node.taskdir import TaskDir
 
@@ -302,7 +304,16 @@ class ThreadBinder:
     ) -> Iterator[Binding]:
         """One pass, at whose end the names are kept that it has read."""
         reading = self._comms.begin(tasks.pid)
-        binding = Binding(self._host, tasks, targets, online, memory=memory, reading=reading, rewritten=rewritten)
+        binding = Binding(
+            self._host,
+            tasks,
+            targets,
+            online,
+            memory=memory,
+            reading=reading,
+            proc_root=self._proc,
+            rewritten=rewritten,
+        )
         try:
             yield binding
         finally:
@@ -334,7 +345,11 @@ class ThreadBinder:
                 before = _mask_of(tasks, name, masks) if tid in own else None
                 if before is not None and mask == before & online:
                     return False
-                self._give(tid, before, to)
+                if tasks.stat(name) is None:
+                    return False
+                given = self._give(tid, before, to)
+                if tasks.stat(name) is None:
+                    make_good(self._host, self._proc, tid, given, online)
             except OSError as error:
                 # Otherwise it ended (ESRCH), or can't be moved or lives in another cpuset (EINVAL): not for us to move.
                 if error.errno in DENIED:
@@ -347,8 +362,9 @@ class ThreadBinder:
             problem = problem or Problem(Reason.THREADS_CHANGING, f"process {tasks.pid} keeps making threads")
         return Moved(moved, problem)
 
-    def _give(self, tid: int, before: CpuSet | None, otherwise: CpuSet) -> None:
-        """Gives a thread the mask that it had, or the other one where it had none or its cpuset has nothing of it."""
+    def _give(self, tid: int, before: CpuSet | None, otherwise: CpuSet) -> CpuSet:
+        """Gives a thread the mask that it had, or the other one where it had none or its cpuset has nothing of it.
+        Returns what was written."""
         if before:
             try:
                 self._host.set_affinity(tid, before)
@@ -356,8 +372,9 @@ class ThreadBinder:
                 if error.errno != errno.EINVAL:
                     raise
             else:
-                return
+                return before
         self._host.set_affinity(tid, otherwise)
+        return otherwise
 
 
 def _is_fresh(noted: Noted) -> bool:

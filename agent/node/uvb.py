@@ -47,7 +47,7 @@ class UvbThreads:
     """Looks for them below a host's root folder."""
 
     def __init__(self, root: Path, cgroups: CgroupTree | None = None) -> None:
-        self._proc = f"{join(root)}/proc"
+        self.folder = self._proc = f"{join(root)}/proc"
         self._procfs = ProcFs(root)
         self._table = ProcTable(root)
         self._cgroups = cgroups or CgroupTree(root)

@@ -1,7 +1,9 @@
 """A small HTTP listener for probes and scrapes: GET and HEAD, plain text, in threads of its own.
 
 It may face a whole network, so nobody can hold it up: a connection has a few seconds for its one request and answer,
-there are only so many at a time, and the oldest gives way to a new one. A port that somebody else has is a `Problem`
+there are only so many at a time, and the oldest of whoever has most gives way to a new one. Whoever opens more than a
+few dozen a second is turned away, and what that costs is bounded as well. So a pod that does its worst keeps kubelet's
+probes from their answers only from kubelet's own address. A port that somebody else has is a `Problem`
 and not the end of the agent: it is tried again until it is free.
 """
 
@@ -9,19 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import logging
 import os
 import socket
 import socketserver
 import ssl
+import struct
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from agent.model.address import Address
 from agent.model.reason import Problem, Reason
@@ -33,9 +39,28 @@ RETRY_SECONDS: Final = 3.0
 DEADLINE_SECONDS: Final = 5.0
 """From accepting a connection to the last byte of its answer. A scrape takes milliseconds."""
 MAX_CONNECTIONS: Final = 32
-"""Beyond these the oldest are cut. Twice as many, with the cut ones still ending, are never passed."""
+"""Beyond these one is cut, the oldest of the address that has most. Twice as many, with the cut ones still ending, are
+never passed."""
+HEAD_BYTES: Final = 16 << 10
+"""Of a request and its headers. Those of a browser have some hundreds; http.server alone would take 6 MiB of each
+client."""
+BACKLOG: Final = 4096
+"""Connections that wait to be accepted: what the kernel allows by default (net.core.somaxconn). Where it is full a
+client waits for a second, at least, until it tries again."""
+BURST: Final = 256
+PER_SECOND: Final = 32.0
+"""Connections of one address that are accepted at once, and then each second. kubelet and Prometheus come a few times
+in ten seconds."""
+ADDRESSES: Final = 1024
+"""That are remembered."""
+
+_REFUSING_SECONDS: Final = 0.005
+_PAUSE_SECONDS: Final = 0.02
+"""After so long of nothing but turning away the listener rests: a fifth of a core at most goes into that."""
 
 _POLL_SECONDS: Final = 0.5
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""struct linger: closed without waiting for anything."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
@@ -150,15 +175,16 @@ class Listener:
 def _listen(address: Address) -> socket.socket:
     if not address.host:
         try:
-            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+            where6 = ("::", address.port)
+            return socket.create_server(where6, family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
         except OSError as error:
             # The kernel of a node may have no IPv6 at all.
             if error.errno not in _NO_IPV6:
                 raise
-            return socket.create_server(("0.0.0.0", address.port))  # noqa: S104 - what ":PORT" asks for
+            return socket.create_server(("0.0.0.0", address.port), backlog=BACKLOG)  # noqa: S104 - what ":PORT" asks for
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, where = found[0]
-    return socket.create_server(where, family=family)
+    return socket.create_server(where, family=family, backlog=BACKLOG)
 
 
 def _said(error: OSError) -> str:
@@ -171,6 +197,33 @@ def _said(error: OSError) -> str:
     return os.strerror(error.errno)  # create_server has the address once more in its own words
 
 
+class Turnstile:
+    """How many connections an address may still open: `BURST`, and `PER_SECOND` more each second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+        """Address -> connections it had left, and when."""
+
+    def admits(self, address: str) -> bool:
+        """Whether another one of it may come in now, which counts."""
+        now = self._clock()
+        left, at = self._left.pop(address, (float(BURST), now))
+        left = min(float(BURST), left + (now - at) * PER_SECOND)
+        if len(self._left) >= ADDRESSES:
+            del self._left[next(iter(self._left))]  # the one that was heard of longest ago
+        self._left[address] = (max(left - 1, 0.0) if left >= 1 else left, now)
+        return left >= 1
+
+
+@dataclass(slots=True)
+class _Connection:
+    peer: str
+    until: float
+    """When it is cut, on the monotonic clock."""
+    cut: bool = False
+
+
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """A thread for each connection, and an eye on how many there are and how long they take."""
 
@@ -181,20 +234,17 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         # Not TCPServer's own, which makes a socket of one family, and HTTPServer asks DNS for the name of its address.
         socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
         self.socket = listening
+        self.socket.setblocking(False)
         self.answer = answer
         self._deadline = deadline
         self._tls = tls
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}
-        """Open connections, oldest first, and when they are cut."""
+        self._open: dict[socket.socket, _Connection] = {}
+        """Oldest first."""
+        self._turnstile = Turnstile()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        try:
-            connection, peer = self.socket.accept()
-        except OSError as error:
-            if error.errno in _EXHAUSTED:
-                time.sleep(0.1)  # the connection stays in the queue: without a pause this is a busy loop
-            raise
+        connection, peer = self._accept()
         connection.settimeout(self._deadline)
         if self._tls is not None:
             try:
@@ -207,22 +257,50 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 raise OSError(str(error)) from error
         return connection, peer
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's own
+    def _accept(self) -> tuple[socket.socket, Any]:
+        """The next connection of somebody who may have one. OSError where none waits, or it is time to rest."""
+        until = time.monotonic() + _REFUSING_SECONDS
+        while True:
+            try:
+                connection, peer = self.socket.accept()
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    time.sleep(0.1)  # the connection stays in the queue: without a pause this is a busy loop
+                raise
+            if self._turnstile.admits(peer[0]):
+                return connection, peer
+            with contextlib.suppress(OSError):
+                # A reset leaves nothing behind; whoever closes first keeps the connection for a minute else.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            connection.close()
+            if time.monotonic() > until:
+                time.sleep(_PAUSE_SECONDS)
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for a connection, which is made where somebody has to give way."""
         with self._lock:
             if len(self._open) >= 2 * MAX_CONNECTIONS:
                 return False
-            for old in list(self._open)[: max(0, len(self._open) + 1 - MAX_CONNECTIONS)]:
+            living = [(socket_, each) for socket_, each in self._open.items() if not each.cut]
+            if len(living) >= MAX_CONNECTIONS:
+                peers = Counter(each.peer for _, each in living)
+                peers[client_address[0]] += 1
+                most = max(peers.values())
+                old, each = next(entry for entry in living if peers[entry[1].peer] == most)
+                each.cut = True
                 _cut(old)
-            self._open[request] = time.monotonic() + self._deadline
+            self._open[request] = _Connection(client_address[0], time.monotonic() + self._deadline)
         return True
 
     def service_actions(self) -> None:
         """Called twice a second. A timeout of the socket alone would let a byte now and then keep it for ever."""
         now = time.monotonic()
         with self._lock:
-            for connection, until in self._open.items():
-                if until > now:
+            for connection, each in self._open.items():
+                if each.until > now:
                     break
+                each.cut = True
                 _cut(connection)
 
     def shutdown_request(self, request: Any) -> None:
@@ -256,6 +334,30 @@ def _cut(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
+class _Head(io.RawIOBase):
+    """The beginning of what a client sends, line by line, which is all that is read of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left = HEAD_BYTES
+        self._begun = False
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """As of a file; where there is too much, as http.server takes a line that is too long."""
+        line = self._file.readline(self._left + 1)
+        self._left -= len(line)
+        first, self._begun = not self._begun, True
+        if self._left >= 0:
+            return line
+        if first:
+            return bytes(size or 0)
+        raise LineTooLong("headers")
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One request a connection: HTTP/1.0, which all probes and Prometheus speak."""
 
@@ -267,6 +369,7 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(self.request, ssl.SSLSocket):
             self.request.do_handshake()
         super().setup()
+        self.rfile: BinaryIO = _Head(self.rfile)  # type: ignore[assignment]
 
     def do_GET(self) -> None:
         headers = {name.lower(): " ".join(value.split()) for name, value in self.headers.items()}

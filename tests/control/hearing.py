@@ -101,6 +101,7 @@ class Notebook:
 
     def __init__(self) -> None:
         self.live = False
+        self.deaf: frozenset[int] = frozenset()
         self.told: list[tuple[object, ...]] = []
 
     def renamed(self, tgid: int, tid: int, comm: bytes) -> None:

@@ -351,7 +351,7 @@ def test_a_worker_whose_pid_is_taken_over_in_the_middle_is_left_and_its_successo
     def later(pid: int) -> Any:
         nonlocal seen
         seen += 1
-        if seen == 3 and not successor:  # between the first batch and the second
+        if seen == 4 and not successor:  # between the first batch and the second
             worker.end()
             leader = rig.node.kernel.start_process("python3", pid=worker.pid, cgroup="/system.slice")
             successor.append(Worker(rig.node, 0, None, leader))

@@ -46,6 +46,9 @@ def test_the_ports_and_limits_are_the_code_s() -> None:
     assert "A connection has five seconds, and there are 32 of them at most." in one_line(
         SECTIONS["What it listens on"]
     )
+    assert (listener.HEAD_BYTES, listener.BURST, listener.PER_SECOND) == (16 << 10, 256, 32)
+    assert "16 KiB of a request are read" in one_line(SECTIONS["What it listens on"])
+    assert "more than 256 at once, and 32 a second" in one_line(SECTIONS["What it listens on"])
     methods = {
         name.removeprefix("do_")
         for name in re.findall(r"\bdo_[A-Z]+", (ROOT / "agent/telemetry/listener.py").read_text())

@@ -97,12 +97,18 @@ def wait_for(done: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 @contextmanager
-def hearing(*, receive_bytes: int | None = None) -> Iterator[Hearing]:
-    """On this machine. No pass comes by itself."""
+def hearing(*, receive_bytes: int | None = None, keeps_names: bool = False) -> Iterator[Hearing]:
+    """On this machine. No pass comes by itself. With `keeps_names` passes rely on what is heard of names."""
     host = CountingHost()
     actor = Actor(ROOT / "proc", host)
     size = {} if receive_bytes is None else {"receive_bytes": receive_bytes}
-    events = Events(partial(ProcEvents.listen, **size), ProcFs(ROOT), host, actor.watched)
+    events = Events(
+        partial(ProcEvents.listen, **size),
+        ProcFs(ROOT),
+        host,
+        actor.watched,
+        comms=actor.comms if keeps_names else None,
+    )
     ears = Hearing(actor, events, host)
     events.wake = ears.woken.set
     with events:
