@@ -8,13 +8,14 @@ QUICK := --no-compile
 
 # What takes its time: outages and whole processes, on the small API server as on the real one; and, which needs nothing
 # but this machine, agents that are killed at any moment, commands with everything that they can meet, the longest of
-# those that look for counterexamples, and what a real Prometheus is asked.
+# those that look for counterexamples, what a real Prometheus is asked, and agents without one right or another.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
-	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py
+	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py \
+	tests/privileges/test_capabilities.py tests/privileges/test_whole_agent.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean
@@ -89,6 +90,7 @@ docs: $(VENV)/.dev ## make docs/metrics.md, and the examples of other pages, ane
 	$(BIN)/python -m tests.docs.metrics_page
 	$(BIN)/python -m tests.docs.choosing
 	$(BIN)/python -m tests.docs.troubles
+	$(BIN)/python -m tests.docs.privileges
 
 clean: ## remove what was made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

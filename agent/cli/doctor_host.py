@@ -12,31 +12,20 @@ from agent.cli.run import check_kernel
 from agent.model.reason import Reason, Refused
 from agent.model.spec import Spec
 from agent.node import prerequisites
+from agent.node.capabilities import NEEDS, Capability, capabilities
 from agent.node.cgroups import CgroupTree
 from agent.node.devices import has_npu, read_davinci
 from agent.node.irqbalance import Irqbalance
 from agent.node.kubelet import STATE, read_cpu_manager_state
 from agent.node.npu_smi.inventory import read_inventory
-from agent.node.prerequisites import Capability
 from agent.node.proc_events import ProcEvents
 from agent.node.sysfs import read_topology
 from agent.planning.plan import ARM64, needs_affinity
 from agent.settings import Settings
 
 NOBODY = "nobody is bound on this node"
-PRIVILEGED = "run as root; in a pod securityContext.privileged (the chart's default), or add it to capabilities.add"
+PRIVILEGED = "run as root; in a pod the chart's profile, privileged or restricted, or securityContext.capabilities.add"
 _FOLDERS = ("proc", "sys/devices/system/cpu", "sys/devices/system/node", "dev")
-
-_CAPABILITIES = {
-    Capability.SYS_NICE: "no thread of another user is moved, and no memory",
-    Capability.SYS_PTRACE: "open devices of other processes are not seen: workers that npu-smi does not list are not "
-    "found; their memory is not moved; events need hostNetwork",
-    Capability.DAC_READ_SEARCH: "open devices of other users' processes are not seen: workers that npu-smi does not "
-    "list are not found",
-    Capability.NET_ADMIN: "names of threads are read one by one (slower); no process events before Linux 6.6",
-    Capability.SYS_ADMIN: "no process events, unless the pod has hostNetwork",
-}
-"""What goes away without each; all but the first are warnings."""
 
 
 def host_checks(settings: Settings) -> Iterator[Check]:
@@ -81,7 +70,7 @@ def _namespaces(root: Path) -> Iterator[Check]:
             case None:
                 yield lacking(f"{kind} namespace", f"/proc/self/ns/{kind} cannot be read", without=without, fix=fix)
     same = prerequisites.in_host_network(root)
-    reach = {Capability.SYS_ADMIN, Capability.SYS_PTRACE} <= prerequisites.capabilities()
+    reach = {Capability.SYS_ADMIN, Capability.SYS_PTRACE} <= capabilities()
     if same:
         yield good("network namespace", "the host's")
     elif same is False and reach:
@@ -98,9 +87,9 @@ def _namespaces(root: Path) -> Iterator[Check]:
 
 
 def _capabilities() -> Iterator[Check]:
-    held = prerequisites.capabilities()
-    for one, without in _CAPABILITIES.items():
-        name = f"CAP_{one.name}"
+    held = capabilities()
+    for one, need in NEEDS.items():
+        name, without = f"CAP_{one.name}", need.without
         if one in held:
             yield good(name, "in effect")
         elif one is Capability.SYS_NICE:

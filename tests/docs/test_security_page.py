@@ -7,10 +7,11 @@ import re
 
 from agent.cli.doctor import RIGHTS
 from agent.model.reason import Reason
+from agent.node.capabilities import Capability
 from agent.node.kubelet import STATE
-from agent.node.prerequisites import Capability
 from agent.telemetry import listener
 from tests.chart.crd import fields, schema
+from tests.docs import privileges
 from tests.docs.pages import ROOT, code, one_line, sections, table
 from tests.docs.values import VALUES, has
 
@@ -27,6 +28,10 @@ def test_the_rights_are_those_that_doctor_asks_for() -> None:
         resource, *verbs = code(right)
         said |= {(verb, resource) for verb in verbs}
     assert said == {(verb, f"{name}/{sub}" if sub else name) for verb, _, name, sub in RIGHTS}
+
+
+def test_the_table_of_capabilities_is_the_agents() -> None:
+    assert privileges.page(TEXT) == TEXT, "make docs"
 
 
 def test_the_capabilities_are_those_that_the_agent_has_a_use_for() -> None:
