@@ -180,7 +180,7 @@ def _npus(settings: Settings, spec: Spec) -> Iterator[Check]:
 _NPU_SMI = {
     Reason.NPU_SMI_NOT_FOUND: "set --npu-smi to where it is (npuSmi.path of the chart)",
     Reason.NPU_SMI_LIBRARY_MISSING: "mount the driver (driver.path of the chart), or set --npu-smi-library-path",
-    Reason.DRIVER_NOT_READY: "is the driver loaded? in a pod it needs securityContext.privileged to use /dev/davinci*",
+    Reason.DRIVER_NOT_READY: "is the driver loaded? a pod needs the chart's profile privileged, or a device runtime",
     Reason.NPU_SMI_HUNG: "does npu-smi info hang on the host, too? then it is the card or the driver",
 }
 _NPU_SMI_ELSE = "run npu-smi info on the host; in a container mount the driver and let it use /dev"
@@ -220,7 +220,7 @@ def _events(root: Path) -> Check:
             "events",
             refused.message,
             without="new threads are put in place by the next sweep (5 s), not at once",
-            fix="the kernel needs CONFIG_PROC_EVENTS; the pod hostPID, and hostNetwork or securityContext.privileged",
+            fix="the kernel needs CONFIG_PROC_EVENTS; the pod hostPID, and hostNetwork or SYS_ADMIN and SYS_PTRACE",
         )
     return good("events", "the kernel tells of new threads")
 
@@ -260,7 +260,7 @@ def _memory(root: Path, spec: Spec) -> Check:
     if not spec.memory_migration:
         return good("memory", "memoryMigration is false: it is left where it is")
     if why := prerequisites.pages_unmovable():
-        fix = "a kernel with CONFIG_MIGRATION, and a seccomp profile that lets move_pages pass"
+        fix = "a kernel with CONFIG_MIGRATION, a seccomp profile that allows move_pages; or memoryMigration: false"
         return lacking("memory", why, without=without, fix=fix)
     old = (6, 1) <= prerequisites.version(prerequisites.release(root)) <= (6, 5)
     if old and prerequisites.numa_balancing(root):
