@@ -14,7 +14,7 @@ from tests.privileges.rig import FIVE, just, need_root
 
 need_root()
 
-# struct sock_filter (linux/filter.h): the call's number is loaded, that of move_pages answered EPERM, all else let pass.
+# struct sock_filter (linux/filter.h): the call's number is loaded; move_pages is answered EPERM, all else let pass.
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _EPERM = 0x7FFF0000, 0x00050001
 
