@@ -18,10 +18,10 @@ from aiohttp import web
 
 from tests.api.rig import KubeRig
 from tests.chart.admission import Policy
-from tests.chart.helm import Helm, need_helm
+from tests.chart.helm import Helm, find_helm, need_helm
 from tests.cluster.background import Background, free_port
 from tests.cluster.certificates import HOST, Certificates
-from tests.cluster.client import ApiError, eventually
+from tests.cluster.client import ApiClient, eventually
 from tests.cluster.cluster import NAMESPACE, SERVICE_ACCOUNT, USER
 from tests.cluster.objects import PLANS
 from tests.cluster.real_apiserver import RealApiServer
@@ -111,8 +111,6 @@ def witness(real_cluster: RealApiServer) -> Iterator[Witness]:
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Policy:
-    from tests.chart.helm import find_helm
-
     program = find_helm()
     assert program is not None
     values = {
@@ -162,13 +160,9 @@ def test_a_spec_in_what_is_applied_to_the_status_does_not_come_to_admission(
     real_cluster.admin.request("POST", PLANS.path(), {**plan, "spec": {"mode": "Enforce"}})
     witness.requests.clear()
     applied = {**plan, "spec": {"mode": "Disabled"}, "status": {"mode": "Enforce"}}
-    answer = real_cluster.agent.ask(
-        "PATCH",
-        f"{PLANS.path()}/npu-a/status?fieldManager=somebody&force=true",
-        applied,
-        content_type="application/apply-patch+yaml",
-    )
-    assert answer.code == 200
+    agent = ApiClient(HOST, real_cluster.port, real_cluster.ca, real_cluster.token)
+    agent.apply(f"{PLANS.path()}/npu-a/status", applied, manager="somebody")
+    agent.close()
     (made,) = witness.requests
     assert made["subResource"] == "status"
     assert made["object"]["spec"] == made["oldObject"]["spec"] == {"mode": "Enforce"}
