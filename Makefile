@@ -8,14 +8,16 @@ QUICK := --no-compile
 
 # What takes its time: outages and whole processes, on the small API server as on the real one; and, which needs nothing
 # but this machine, agents that are killed at any moment, commands with everything that they can meet, the longest of
-# those that look for counterexamples, what a real Prometheus is asked, and what a package index has of what is locked.
+# those that look for counterexamples, what a real Prometheus is asked, what a package index has of what is locked, and
+# agents without one right or another.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/image/test_runtime.py \
-	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py
+	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py \
+	tests/privileges/test_capabilities.py tests/privileges/test_whole_agent.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs \
@@ -104,6 +106,7 @@ docs: $(VENV)/.dev ## make docs/metrics.md, and the examples of other pages, ane
 	$(BIN)/python -m tests.docs.metrics_page
 	$(BIN)/python -m tests.docs.choosing
 	$(BIN)/python -m tests.docs.troubles
+	$(BIN)/python -m tests.docs.privileges
 
 # ARGS=--upgrade takes newer versions; without it those that are locked stay where pyproject.toml still allows them.
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -12,31 +12,20 @@ from agent.cli.run import check_kernel
 from agent.model.reason import Reason, Refused
 from agent.model.spec import Spec
 from agent.node import prerequisites
+from agent.node.capabilities import NEEDS, Capability, capabilities
 from agent.node.cgroups import CgroupTree
 from agent.node.devices import has_npu, read_davinci
 from agent.node.irqbalance import Irqbalance
 from agent.node.kubelet import STATE, read_cpu_manager_state
 from agent.node.npu_smi.inventory import read_inventory
-from agent.node.prerequisites import Capability
 from agent.node.proc_events import ProcEvents
 from agent.node.sysfs import read_topology
 from agent.planning.plan import ARM64, needs_affinity
 from agent.settings import Settings
 
 NOBODY = "nobody is bound on this node"
-PRIVILEGED = "run as root; in a pod securityContext.privileged (the chart's default), or add it to capabilities.add"
+PRIVILEGED = "run as root; in a pod the chart's profile, privileged or restricted, or securityContext.capabilities.add"
 _FOLDERS = ("proc", "sys/devices/system/cpu", "sys/devices/system/node", "dev")
-
-_CAPABILITIES = {
-    Capability.SYS_NICE: "no thread of another user is moved, and no memory",
-    Capability.SYS_PTRACE: "open devices of other processes are not seen: workers that npu-smi does not list are not "
-    "found; their memory is not moved; events need hostNetwork",
-    Capability.DAC_READ_SEARCH: "open devices of other users' processes are not seen: workers that npu-smi does not "
-    "list are not found",
-    Capability.NET_ADMIN: "names of threads are read one by one (slower); no process events before Linux 6.6",
-    Capability.SYS_ADMIN: "no process events, unless the pod has hostNetwork",
-}
-"""What goes away without each; all but the first are warnings."""
 
 
 def host_checks(settings: Settings) -> Iterator[Check]:
@@ -81,7 +70,7 @@ def _namespaces(root: Path) -> Iterator[Check]:
             case None:
                 yield lacking(f"{kind} namespace", f"/proc/self/ns/{kind} cannot be read", without=without, fix=fix)
     same = prerequisites.in_host_network(root)
-    reach = {Capability.SYS_ADMIN, Capability.SYS_PTRACE} <= prerequisites.capabilities()
+    reach = {Capability.SYS_ADMIN, Capability.SYS_PTRACE} <= capabilities()
     if same:
         yield good("network namespace", "the host's")
     elif same is False and reach:
@@ -98,9 +87,9 @@ def _namespaces(root: Path) -> Iterator[Check]:
 
 
 def _capabilities() -> Iterator[Check]:
-    held = prerequisites.capabilities()
-    for one, without in _CAPABILITIES.items():
-        name = f"CAP_{one.name}"
+    held = capabilities()
+    for one, need in NEEDS.items():
+        name, without = f"CAP_{one.name}", need.without
         if one in held:
             yield good(name, "in effect")
         elif one is Capability.SYS_NICE:
@@ -191,7 +180,7 @@ def _npus(settings: Settings, spec: Spec) -> Iterator[Check]:
 _NPU_SMI = {
     Reason.NPU_SMI_NOT_FOUND: "set --npu-smi to where it is (npuSmi.path of the chart)",
     Reason.NPU_SMI_LIBRARY_MISSING: "mount the driver (driver.path of the chart), or set --npu-smi-library-path",
-    Reason.DRIVER_NOT_READY: "is the driver loaded? in a pod it needs securityContext.privileged to use /dev/davinci*",
+    Reason.DRIVER_NOT_READY: "is the driver loaded? a pod needs the chart's profile privileged, or a device runtime",
     Reason.NPU_SMI_HUNG: "does npu-smi info hang on the host, too? then it is the card or the driver",
 }
 _NPU_SMI_ELSE = "run npu-smi info on the host; in a container mount the driver and let it use /dev"
@@ -231,7 +220,7 @@ def _events(root: Path) -> Check:
             "events",
             refused.message,
             without="new threads are put in place by the next sweep (5 s), not at once",
-            fix="the kernel needs CONFIG_PROC_EVENTS; the pod hostPID, and hostNetwork or securityContext.privileged",
+            fix="the kernel needs CONFIG_PROC_EVENTS; the pod hostPID, and hostNetwork or SYS_ADMIN and SYS_PTRACE",
         )
     return good("events", "the kernel tells of new threads")
 
@@ -271,7 +260,7 @@ def _memory(root: Path, spec: Spec) -> Check:
     if not spec.memory_migration:
         return good("memory", "memoryMigration is false: it is left where it is")
     if why := prerequisites.pages_unmovable():
-        fix = "a kernel with CONFIG_MIGRATION, and a seccomp profile that lets move_pages pass"
+        fix = "a kernel with CONFIG_MIGRATION, a seccomp profile that allows move_pages; or memoryMigration: false"
         return lacking("memory", why, without=without, fix=fix)
     old = (6, 1) <= prerequisites.version(prerequisites.release(root)) <= (6, 5)
     if old and prerequisites.numa_balancing(root):

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from agent.model.reason import Problem, Refused
+from agent.model.reason import Problem, Reason, Refused
 from agent.model.workload import CgroupIdentity, ProcessId
+from agent.node.capabilities import NEEDS, Feature, capabilities
 from agent.node.cgroups import CgroupTree
 from agent.node.proc_table import ProcTable
 from agent.node.procfs import ProcessStat, ProcFs
@@ -84,17 +85,17 @@ class Processes:
             return self.held
         numbers = {device: number for number, device in davinci.items()}
         held = {}
-        for pid in self.stats.keys() - set(listed):
+        unseen: dict[Reason, int] = {}
+        for pid in sorted(self.stats.keys() - set(listed)):
             try:
                 found = self._held(pid, numbers)
             except Refused as refused:
                 # Said once. One that is out of reach, such as by a security module, says nothing of the others.
-                problem = Problem(refused.reason, "open files of other processes cannot be read (CAP_SYS_PTRACE)")
-                if problem not in notes:
-                    notes.append(problem)
+                unseen.setdefault(refused.reason, pid)
                 continue
             if found:
                 held[pid] = found
+        notes += [Problem(reason, _unseen(pid)) for reason, pid in unseen.items()]
         self.held = held
         return held
 
@@ -132,6 +133,15 @@ class Processes:
             return self._identities.get(process) or self._cgroups.identity(process.pid)
         except Refused:
             return None
+
+
+def _unseen(pid: int) -> str:
+    """That open files can't be seen, of this process and maybe of others, and what would be needed."""
+    missing = [one for one in NEEDS if Feature.DEVICES in NEEDS[one].features and one not in capabilities()]
+    if missing:
+        names = " and ".join(f"CAP_{one.name}" for one in missing)
+        return f"open files of other processes cannot be read: the agent lacks {names}"
+    return f"open files of process {pid} cannot be read, with all rights for it: does a security module forbid it?"
 
 
 def children_of(stats: Iterable[ProcessStat]) -> dict[int, tuple[int, ...]]:

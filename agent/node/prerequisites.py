@@ -13,26 +13,15 @@ import re
 import threading
 from array import array
 from collections.abc import Collection
-from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
 from agent.model.reason import Reason, Refused, printable
+from agent.node.capabilities import Capability, capabilities
 from agent.node.files import join, list_folder, read_text
 from agent.node.pages import PageCalls
 from agent.node.storage import MARK
 from agent.node.taskstats import TaskStats
-
-
-class Capability(IntEnum):
-    """Those that the agent has a use for, by their bits in ``CapEff`` (linux/capability.h)."""
-
-    DAC_READ_SEARCH = 2
-    NET_ADMIN = 12
-    SYS_PTRACE = 19
-    SYS_ADMIN = 21
-    SYS_NICE = 23
-
 
 _INITIAL: Final = {"user": 0xEFFFFFFD, "pid": 0xEFFFFFFC}
 """Inode numbers of the namespaces that a kernel starts with (linux/proc_ns.h)."""
@@ -50,14 +39,6 @@ def version(release: str) -> tuple[int, int]:
     """Its first two numbers; (0, 0) where it has none."""
     match = _RELEASE.match(release)
     return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def capabilities() -> frozenset[Capability]:
-    """Those of `Capability` that this process has in effect."""
-    text = read_text("/proc/self/status", Reason.PROCESS_UNREADABLE) or ""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", text, re.MULTILINE)
-    bits = int(found[1], 16) if found else 0
-    return frozenset(one for one in Capability if bits >> one & 1)
 
 
 def in_initial(namespace: str) -> bool | None:

@@ -291,7 +291,7 @@ def _name_this_thread(name: bytes) -> None:
 
 def _why(error: OSError) -> str:
     if error.errno == errno.ECONNREFUSED:
-        return "this is not the host's network namespace: hostNetwork or CAP_SYS_ADMIN is needed"
+        return "this is not the host's network namespace: hostNetwork is needed, or CAP_SYS_ADMIN and CAP_SYS_PTRACE"
     if error.errno in (errno.EPERM, errno.EACCES):
         return "the kernel refuses them: CAP_NET_ADMIN is needed"
     if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):

@@ -58,6 +58,20 @@ SENTENCES: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"profile": "restricted", "securityContext": {"privileged": True}},
+        (
+            "profile restricted and securityContext.privileged true exclude each other: "
+            "set securityContext.privileged to null"
+        ),
+    ),
+    (
+        {"profile": "restricted", "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}},
+        (
+            "securityContext.privileged is false and capabilities.add lacks SYS_NICE: "
+            "the agent could move no thread of another user"
+        ),
+    ),
+    (
         {"securityContext": {"allowPrivilegeEscalation": False}},
         "securityContext: privileged true and allowPrivilegeEscalation false exclude each other",
     ),
@@ -130,6 +144,7 @@ def test_a_combination_that_cannot_work_is_refused_with_a_sentence(
         ("reservedCpus=3", "'/reservedCpus'"),
         ("podSelection=All", "'/podSelection'"),
         ("mode=enforce", "'/mode'"),
+        ("profile=baseline", "'/profile'"),
         ("npuSmi.path=npu-smi", "'/npuSmi/path'"),
         ("image.digest=sha256:12", "'/image/digest'"),
         ("namespaces={Prod}", "'/namespaces/0'"),

@@ -15,8 +15,8 @@ import pytest
 from agent.cli.checks import Check
 from agent.demo.virtual import VirtualNode
 from agent.node import prerequisites
+from agent.node.capabilities import Capability, capabilities
 from agent.node.pages import PageCalls
-from agent.node.prerequisites import Capability
 from agent.node.storage import HostLock
 from tests.cli.conftest import Cpubind
 
@@ -144,7 +144,7 @@ def test_each_capability_that_is_missing_is_named() -> None:
     assert found["CAP_SYS_NICE"].result == "fail"
     assert {found[f"CAP_{one.name}"].result for one in Capability if one is not Capability.SYS_NICE} == {"warn"}
     assert found["taskstats"].message == "CAP_NET_ADMIN is missing"
-    assert prerequisites.capabilities() == frozenset(Capability)
+    assert capabilities() == frozenset(Capability)
 
 
 def test_memory_that_cannot_be_moved_is_said(

@@ -21,7 +21,7 @@ from agent.demo.show import AgentSetup, MakeAgent
 from agent.demo.virtual import VirtualNode
 from agent.model.reason import Refused
 from agent.settings import load_settings
-from tests.cli.test_cli_run import Running, condition
+from tests.cli.running import Running, condition
 
 Start = Callable[..., Running]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+from agent.node.capabilities import NEEDS, Feature
 from tests.chart.helm import Helm, Rendered, need_helm
-from tests.docs.pages import code, table
+from tests.docs.pages import code, one_line, table
 from tests.docs.test_security_page import CAPABILITIES, PAGE, SECTIONS, WRITABLE
 
 need_helm()
@@ -44,9 +47,29 @@ def test_with_the_hosts_network_both_ports_are_the_nodes_alone(helm: Helm) -> No
     assert {env[f"CPUBIND_{kind}_ADDRESS"].rpartition(":")[0] for kind in ("HEALTH", "METRICS")} == {"127.0.0.1"}
 
 
-def test_the_pod_can_have_just_the_capabilities_of_the_page(helm: Helm) -> None:
-    named = [code(row[0])[0] for row in CAPABILITIES]
-    context = {"privileged": False, "capabilities": {"add": named, "drop": ["ALL"]}}
-    given = helm.render({"securityContext": context}).container["securityContext"]
-    assert given["privileged"] is False
-    assert given["capabilities"]["add"] == named
+def test_the_restricted_profile_has_just_the_capabilities_of_the_page(helm: Helm) -> None:
+    given = helm.render({"profile": "restricted"}).container["securityContext"]
+    assert given["privileged"] is given["allowPrivilegeEscalation"] is False
+    assert given["capabilities"] == {"drop": ["ALL"], "add": [code(row[0])[0] for row in CAPABILITIES]}
+    assert given["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert given["readOnlyRootFilesystem"] is True
+    page = one_line(SECTIONS["Profile restricted"])
+    assert "no privilege escalation, a read-only root file system, seccomp `RuntimeDefault`" in page
+
+
+def test_the_page_says_how_to_have_fewer_capabilities(helm: Helm) -> None:
+    (row,) = [row for row in table(SECTIONS["Giving it less"]) if "capabilities.add" in row[1]]
+    fewer = re.findall(r"[A-Z]+(?:_[A-Z]+)+", row[1])
+    values = {"profile": "restricted", "securityContext": {"capabilities": {"add": fewer}}}
+    assert helm.render(values).container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": fewer}
+    lost = {feature for name, need in NEEDS.items() if name.name not in fewer for feature in need.features}
+    assert lost == {Feature.EVENTS, Feature.NAMES}, "the third column of the row says what goes"
+
+
+def test_read_only_reaches_as_far_as_the_page_says(helm: Helm) -> None:
+    mounts = helm.render(kubernetes="1.31.0").mounts
+    asked = {path for path, mount in mounts.items() if mount.get("recursiveReadOnly") == "IfPossible"}
+    assert {"/host/sys/fs/cgroup", "/host/sys", "/host/dev"} <= asked
+    assert {path for path, mount in mounts.items() if mount.get("readOnly")} - asked == {READS_PODS}
+    assert "follows with Kubernetes 1.31" in one_line(SECTIONS["What the container reaches"])
+    assert not [path for path, mount in helm.render(kubernetes="1.30.0").mounts.items() if "recursiveReadOnly" in mount]

@@ -7,11 +7,10 @@ each pass it looks for a file called ``pass begins`` and one called ``pass ends`
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,16 +20,13 @@ from agent.control.news import News
 from agent.control.observe import Observer
 from agent.control.statefile import StateFile
 from agent.control.steps import HostSteps
-from agent.demo.fake_npu_smi import NpuSmiStandIn
-from agent.demo.fake_sysfs import write_cpus, write_nodes
 from agent.demo.profiles import PROFILES
-from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import ProcessRow
 from agent.model.reason import Problem
 from agent.model.spec import Spec
 from agent.model.workload import ProcessId
-from agent.node.host import LinuxHost
 from agent.node.procfs import boot_id
+from tests.host.wider import WiderHost, make_root
 
 BEGINS, ENDS = "pass begins", "pass ends"
 PROFILE = PROFILES["a3"]
@@ -51,48 +47,12 @@ class NothingNew:
         """Nothing comes of it."""
 
 
-class WiderHost(LinuxHost):
-    """This kernel, with the CPUs of the profile."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._given: dict[int, CpuSet] = {}
-
-    def get_affinity(self, tid: int) -> CpuSet:
-        super().get_affinity(tid)
-        return self._given.get(tid, PROFILE.topology.online)
-
-    def get_masks(self, tids: Sequence[int]) -> list[int]:
-        """Those of many threads: bits, or -errno."""
-        return [self._bits(tid) for tid in tids]
-
-    def _bits(self, tid: int) -> int:
-        try:
-            return self.get_affinity(tid).bits
-        except OSError as error:
-            return -(error.errno or errno.ESRCH)
-
-    def set_affinity(self, tid: int, cpus: CpuSet) -> None:
-        super().set_affinity(tid, super().get_affinity(tid))
-        self._given[tid] = cpus & PROFILE.topology.online
-
-
 def make_agent(folder: Path, pids: list[int]) -> Agent:
     """A standalone agent with a root folder that has this machine's /proc and the profile's sysfs, cpuset and NPUs."""
     root = folder / "root"
-    topology = PROFILE.topology
-    for path in ("sys/devices/system/cpu", "sys/devices/system/node", "sys/fs/cgroup/cpuset", "dev"):
-        (root / path).mkdir(parents=True)
-    (root / "proc").symlink_to("/proc")
-    write_cpus(root / "sys/devices/system/cpu", topology.online, topology.possible, EMPTY, topology.cores)
-    free = {node.id: 1 << 36 for node in topology.nodes}
-    write_nodes(root / "sys/devices/system/node", topology.nodes, topology.online, 1 << 27, free)
-    (root / "sys/fs/cgroup/cpuset/cpuset.effective_cpus").write_text(f"{topology.online}\n")
-    numbers = [npu.device_number for npu in PROFILE.inventory.npus]
-    (root / "dev/davinci").write_text("".join(f"{number} 236:{number}\n" for number in numbers))
-    npu_smi = NpuSmiStandIn(root, PROFILE)
+    npu_smi = make_root(root, PROFILE)
     npu_smi.set_rows(ProcessRow(npu, pid, 30_000, "python") for npu, pid in enumerate(pids))
-    host = WiderHost()
+    host = WiderHost(PROFILE)
     observer = Observer(root, architecture="aarch64")
     return Agent(
         Parts(

@@ -76,3 +76,32 @@ httpGet:
   host: {{ . }}
   {{- end }}
 {{- end -}}
+
+{{/*
+securityContext of the agent's container: that of the profile, with the fields that values.yaml has in place of its own.
+What of these is null is left out. `capabilities` and the like are taken field by field, so that an `add` keeps the `drop`.
+*/}}
+{{- define "cpubind.securityContext" -}}
+{{- $context := dict "readOnlyRootFilesystem" true "runAsUser" 0 "runAsGroup" 0 -}}
+{{- if eq (.Values.profile | default "privileged") "privileged" -}}
+{{- $_ := set $context "privileged" true -}}
+{{- else -}}
+{{- $_ := set $context "privileged" false -}}
+{{- $_ := set $context "allowPrivilegeEscalation" false -}}
+{{- /* Without CAP_ before it: the API server takes no CAP_SYS_ADMIN where privileges may not be escalated. */ -}}
+{{- $_ := set $context "capabilities" (dict "drop" (list "ALL") "add" (list "SYS_NICE" "SYS_PTRACE" "DAC_READ_SEARCH" "SYS_ADMIN" "NET_ADMIN")) -}}
+{{- $_ := set $context "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- end -}}
+{{- range $name, $value := .Values.securityContext -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $context $name -}}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $context $name)) -}}
+{{- range $field, $inner := $value -}}
+{{- $_ := set (get $context $name) $field $inner -}}
+{{- end -}}
+{{- else -}}
+{{- $_ := set $context $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $context -}}
+{{- end -}}

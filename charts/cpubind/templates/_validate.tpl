@@ -65,7 +65,10 @@ is of its form.
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
 {{- fail "serviceAccount.create is false: name the account to use in serviceAccount.name" -}}
 {{- end -}}
-{{- with .Values.securityContext -}}
+{{- with include "cpubind.securityContext" . | fromYaml -}}
+{{- if and (eq ($.Values.profile | default "privileged") "restricted") (dig "privileged" false .) -}}
+{{- fail "profile restricted and securityContext.privileged true exclude each other: set securityContext.privileged to null" -}}
+{{- end -}}
 {{- if ne (int (dig "runAsUser" 0 .)) 0 -}}
 {{- fail (printf "securityContext.runAsUser is %v: threads of other users and /proc/irq can be written by user 0 alone" .runAsUser) -}}
 {{- end -}}

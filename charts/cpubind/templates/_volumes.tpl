@@ -7,7 +7,8 @@ and a mount goes on showing the old one.
 # /proc/irq is written; the container's own /proc shows it read-only.
 - {name: proc, path: /host/proc, writable: true}
 - {name: sys, path: /host/sys}
-# A mount of its own: read-only does not reach what is mounted below /sys (nor, with cgroup v1, the controllers below this).
+# A mount of its own: before Kubernetes 1.31 read-only does not reach what is mounted below /sys (nor, with cgroup v1, the
+# controllers below this).
 - {name: cgroup, path: /host/sys/fs/cgroup}
 - {name: dev, path: /host/dev}
 - {name: state, path: /host/var/lib/cpubind, type: DirectoryOrCreate, writable: true}
@@ -45,6 +46,10 @@ and a mount goes on showing the old one.
   mountPath: {{ .path }}
   {{- if not .writable }}
   readOnly: true
+  {{- /* Of what is mounted below it, too. On by default since 1.31, and nothing for a mount that follows the host's. */}}
+  {{- if and (not .propagation) (semverCompare ">=1.31.0-0" $.Capabilities.KubeVersion.Version) }}
+  recursiveReadOnly: IfPossible
+  {{- end }}
   {{- end }}
   {{- with .propagation }}
   mountPropagation: {{ . }}
