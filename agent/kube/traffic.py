@@ -3,7 +3,8 @@
 Where kopf (1.45) would ask too often, or too long in vain, it is mended here:
 
 * It opens the next watch the moment that one ends: a server that ends each at once is asked a thousand times a second.
-  So a watch that was brief is followed by a pause, which grows.
+  So a watch that was brief is followed by a pause, which grows. And a server that goes takes the watches of a whole
+  fleet with it: so one that ended before its time is followed by a pause of random length.
 * A LIST that breaks off is asked for again twice a second. It is read here, and a broken one is an error of the
   connection, for which there are pauses that grow.
 * It keeps a session, and the CA that it trusts, through all attempts of a request, which are endless. A session whose
@@ -28,13 +29,15 @@ from agent import __version__
 from agent.kube.access import Access
 from agent.kube.faults import said
 from agent.kube.plan import version
-from agent.kube.retry import MAX_PAUSE, Backoffs, retry_after
+from agent.kube.retry import MAX_PAUSE, Backoffs, Spread, retry_after
 from agent.model.reason import Problem, Reason, Refused, printable
 
 ANSWER_SECONDS = 20.0
 """How long an answer may take; of a watch its beginning."""
 BRIEF_SECONDS = 5.0
 """A watch that ends sooner has not ended well."""
+EARLY_SECONDS = 2.0
+"""A watch that ends so much before its time was cut. The API server ends one up to a second early."""
 REST_SECONDS = 0.5
 """Between a watch and the LIST that follows it."""
 
@@ -74,12 +77,14 @@ class Traffic:
         listed: Callable[[Sequence[Object]], None],
         count: CountRequest,
         backoffs: Backoffs,
+        spread: Spread,
     ) -> None:
         self._subject = subject
         self._access = access
         self._listed = listed
         self._count = count
         self._backoffs = backoffs
+        self._spread = spread
         self.problem: Problem | None = None
         """Why there is no watch just now; None while there is one."""
         self.heard_at: float | None = None
@@ -97,6 +102,7 @@ class Traffic:
         self._refused = False
         self._logins: Iterator[float] = iter(backoffs)
         self._watched_at: float | None = None
+        self._ends_at = 0.0  # when the API server is to end the watch
         self._follows_list = False
         self._pauses: Iterator[float] = iter(backoffs)
 
@@ -150,7 +156,7 @@ class Traffic:
             self._follows_list = True
         elif verb == "watch":
             if not self._follows_list:
-                await asyncio.sleep(self._due())
+                await self._rest_between()
             self._follows_list = False
         try:
             request.headers["Authorization"] = f"Bearer {self._access.token()}"
@@ -184,6 +190,7 @@ class Traffic:
             return
         if verb == "watch":
             self._watched_at = time.monotonic()
+            self._ends_at = self._watched_at + float(response.url.query.get("timeoutSeconds", 0))
         else:
             try:
                 document = json.loads(await response.read())
@@ -248,8 +255,16 @@ class Traffic:
         if leave:
             self.leave()
 
+    async def _rest_between(self) -> None:
+        """Pauses between a watch and the next one, if there is cause for it: once, whatever becomes of the next one."""
+        cut = self._watched_at is not None and time.monotonic() < self._ends_at - EARLY_SECONDS
+        await asyncio.sleep(self._due())
+        self._watched_at = None
+        if cut:
+            await self._spread.resume()
+
     def _due(self) -> float:
-        """How long to pause before the next watch."""
+        """How long to pause after a watch that was brief."""
         if self._watched_at is None:
             return 0.0
         if time.monotonic() - self._watched_at >= BRIEF_SECONDS:

@@ -34,7 +34,7 @@ import kopf
 from agent.kube.access import Access
 from agent.kube.faults import said
 from agent.kube.plan import version
-from agent.kube.retry import Backoffs
+from agent.kube.retry import Backoffs, Spread
 from agent.kube.traffic import REST_SECONDS, CountRequest, Object, Subject, Traffic
 from agent.model.reason import Problem, Reason
 
@@ -68,6 +68,7 @@ class Watch:
         event: Callable[[str, Object], None],
         count: CountRequest = lambda _verb, _code: None,
         backoffs: Backoffs | None = None,
+        spread: Spread | None = None,
     ) -> None:
         """`listed` takes all objects of a LIST; `event` takes ADDED, MODIFIED or DELETED and an object. Both are called
         in the watch's own thread and must not wait."""
@@ -75,7 +76,10 @@ class Watch:
         self._access = access
         self._event = event
         self._backoffs = backoffs or Backoffs(1.0, 60.0)
-        self._traffic = Traffic(subject, access, listed=listed, count=count, backoffs=self._backoffs)
+        self._spread = spread or Spread(0)
+        self._traffic = Traffic(
+            subject, access, listed=listed, count=count, backoffs=self._backoffs, spread=self._spread
+        )
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"watch {subject.plural}", daemon=True)
@@ -145,6 +149,7 @@ class Watch:
         return not self.subject.group or await self._traffic.find(await self._traffic.open())
 
     async def _follow(self, leave: asyncio.Event) -> None:
+        await self._spread.start()
         if not await self._find():
             return
         registry = kopf.OperatorRegistry()
