@@ -55,16 +55,6 @@ class Subject:
     plural: str
     field_selector: str
 
-    @property
-    def discovery(self) -> str:
-        """Where the API server says which resources there are of this version."""
-        prefix = f"/apis/{self.group}" if self.group else "/api"
-        return f"{prefix}/{self.version}"
-
-    @property
-    def path(self) -> str:
-        return f"{self.discovery}/{self.plural}"
-
 
 class Traffic:
     """What passes between the operators of one `Subject`, one after the other, and the API server."""
@@ -94,11 +84,10 @@ class Traffic:
         self.newest = 0
         """The newest that was seen: what is listed must not be older."""
         self.leave: Callable[[], None] = lambda: None
-        """Ends the operator. It would never look again for a resource that it did not find."""
+        """Ends the operator."""
         self.rest: Callable[[float], None] = lambda _seconds: None
         """Sets how long the operator pauses before its next LIST."""
         self._session: aiohttp.ClientSession | None = None
-        self._absent = False
         self._refused = False
         self._logins: Iterator[float] = iter(backoffs)
         self._watched_at: float | None = None
@@ -132,29 +121,17 @@ class Traffic:
         if self._session is not None:
             await self._session.close()
 
-    async def find(self, session: aiohttp.ClientSession) -> bool:
-        """Whether the API server has the resource, by one request; kopf makes four for that. Else `problem` says why
-        not."""
-        self._absent = False
-        try:
-            async with session.get(self._access.server + self._subject.discovery) as answer:
-                return answer.status == 200 and not self._absent
-        except (aiohttp.ClientError, OSError, RuntimeError):  # a session that was ended is a RuntimeError
-            return False
-
     async def _through(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        verb = "get"
-        if request.url.path == self._subject.path:
-            verb = "watch" if request.url.query.get("watch") == "true" else "list"
-        what = f"{'discovery' if verb == 'get' else verb} of {self._subject.plural}"
+        verb = "watch" if request.url.query.get("watch") == "true" else "list"
+        what = f"{verb} of {self._subject.plural}"
         if verb == "list":
             # From the watch cache, which must not be behind what is known already: another API server's may be.
             request.url = request.url.update_query(resourceVersion=str(self.newest))
             self.rest(max(REST_SECONDS, self._due()))
             self._follows_list = True
-        elif verb == "watch":
+        else:
             if not self._follows_list:
                 await self._rest_between()
             self._follows_list = False
@@ -193,22 +170,17 @@ class Traffic:
             self._ends_at = self._watched_at + float(response.url.query.get("timeoutSeconds", 0))
         else:
             try:
-                document = json.loads(await response.read())
-                if verb == "list":
-                    self._take_list(document)
-                else:
-                    self._discover(response.url.path, document)
+                self._take_list(json.loads(await response.read()))
             except (ValueError, TypeError, KeyError, AttributeError):
                 self.problem = Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense")
                 raise aiohttp.ClientConnectionError(str(self.problem)) from None
-        if verb != "get":
-            self.heard_at = time.monotonic()
-            self.problem = None
-            self._logins = iter(self._backoffs)
+        self.heard_at = time.monotonic()
+        self.problem = None
+        self._logins = iter(self._backoffs)
 
     async def _look_at_refusal(self, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
         if response.status == 404 and self._subject.group:
-            self._miss(leave=verb == "get")
+            self._miss()
             return
         message = ""
         ours = response.status < 500 and response.status not in (401, 410, 429)  # else it is in trouble
@@ -232,28 +204,10 @@ class Traffic:
         self.newest = max(self.newest, self.version)
         self._listed(items)
 
-    def _discover(self, path: str, document: Any) -> None:
-        """Ends the operator where an answer of those that kopf decides by lacks the resource: it never looks again."""
-        subject = self._subject
-        found = True
-        if path == "/api":
-            list(document["versions"])
-        elif path == "/apis":
-            groups = {group["name"]: group["versions"] for group in document["groups"]}
-            found = subject.version in [one["version"] for one in groups.get(subject.group, [])]
-        else:
-            names = [resource["name"] for resource in document["resources"]]
-            found = path != subject.discovery or subject.plural in names
-        if subject.group and not found:
-            self._miss(leave=True)
-
-    def _miss(self, *, leave: bool) -> None:
+    def _miss(self) -> None:
         subject = self._subject
         said_so = f"no resource {subject.plural} of {subject.group}/{subject.version}: is the CRD installed?"
         self.problem = Problem(Reason.PLAN_RESOURCE_MISSING, said_so)
-        self._absent = True
-        if leave:
-            self.leave()
 
     async def _rest_between(self) -> None:
         """Pauses between a watch and the next one, if there is cause for it: once, whatever becomes of the next one."""
