@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     sweep_interval: float = Field(5.0, ge=0.05, le=3600)
     memory_timeout: float = Field(10.0, gt=0, le=3600)
     status_interval: float = Field(10.0, ge=0.05, le=3600)
+    api_jitter: float = Field(10.0, ge=0, le=600)
     pod_selection: Literal["Annotated", "AllNpuPods"] = "Annotated"
     namespaces: Annotated[tuple[str, ...], NoDecode] = ()
     exclude_namespaces: Annotated[tuple[str, ...], NoDecode] = ()

@@ -82,6 +82,13 @@ LOCK_SECONDS = 1.0
 @click.option(
     "--status-interval", type=float, metavar="SECONDS", help="Cluster: shortest time between two writes. Default: 10."
 )
+@click.option(
+    "--api-jitter",
+    type=float,
+    metavar="SECONDS",
+    help="Cluster: after a start or a cut watch a random part of this passes before the API server is asked; none "
+    "where a worker waits for that. Default: 10.",
+)
 @click.option("--pod-selection", metavar="NAME", help="Cluster: Annotated or AllNpuPods. Default: Annotated.")
 @click.option("--namespaces", metavar="NAMES", help="Cluster: only pods in these, separated by commas. Default: all.")
 @click.option("--exclude-namespaces", metavar="NAMES", help="Cluster: no pods in these.")

@@ -10,7 +10,7 @@ from typing import Any
 from agent.model.reason import Reason, Refused, printable
 
 GRACE_SECONDS = 15.0
-"""For this long an agent that has just started waits for the node's pods before it reports: without them it would say
+"""For this long an agent that has asked waits for the node's pods before it reports: without them it would say
 less than it will know in a moment."""
 
 
@@ -23,10 +23,13 @@ class PlanResource:
         *,
         pods_listed: Callable[[], bool],
         changed: Callable[[], None],
+        grace: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called when somebody changed what the agent reads of it, or it came or went."""
+        """`changed` is called when somebody changed what the agent reads of it, or it came or went. `grace` is how
+        many seconds from now on it is left to the pods to be listed before anything is reported."""
         self.node = node
+        self._grace = grace
         self._pods_listed = pods_listed
         self._changed = changed
         self._clock = clock
@@ -82,7 +85,7 @@ class PlanResource:
 
     @property
     def open(self) -> bool:
-        return self._known and (self._pods_listed() or self._clock() - self._started > GRACE_SECONDS)
+        return self._known and (self._pods_listed() or self._clock() - self._started > self._grace)
 
     @property
     def own(self) -> bool:

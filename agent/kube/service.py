@@ -12,15 +12,15 @@ from pathlib import Path
 from agent.control.act import Actor
 from agent.control.events import Events
 from agent.control.loop import Agent, Parts
-from agent.control.observe import Observer
+from agent.control.observe import Candidate, Choice, Observer
 from agent.control.steps import HostSteps
 from agent.kube.access import Access
 from agent.kube.api import GROUP, PLURAL, VERSION, Api
-from agent.kube.plan import PlanResource
+from agent.kube.plan import GRACE_SECONDS, PlanResource
 from agent.kube.pod_resources import PodResourcesPoll
 from agent.kube.pods import PodSelection, PodStore
 from agent.kube.publisher import Publisher
-from agent.kube.retry import Backoffs
+from agent.kube.retry import Backoffs, Spread
 from agent.kube.telling import Trouble
 from agent.kube.traffic import CountRequest, Subject
 from agent.kube.watch import Watch
@@ -71,7 +71,13 @@ class ClusterAgent:
         }
         root, node = settings.host_root, settings.node_name
         self.pods = PodStore(self._wake, ties.clock)
-        self.plan = PlanResource(node, pods_listed=lambda: self.pods.listed, changed=self._wake, clock=ties.clock)
+        self.plan = PlanResource(
+            node,
+            pods_listed=lambda: self.pods.listed,
+            changed=self._wake,
+            grace=GRACE_SECONDS + settings.api_jitter,
+            clock=ties.clock,
+        )
         self.api = Api(ties.access, ties.count)
         self.publisher = Publisher(
             self.api,
@@ -81,16 +87,19 @@ class ClusterAgent:
             interval=settings.status_interval,
             backoffs=ties.backoffs,
         )
+        self._spread = Spread(settings.api_jitter)
         self.watches = (
             self._watch(Subject("", "v1", "pods", f"spec.nodeName={node}"), self.pods),
             self._watch(Subject(GROUP, VERSION, PLURAL, f"metadata.name={node}"), self.plan),
         )
         self._pod_resources: PodResourcesPoll | None = None
-        selection = PodSelection(self.pods, settings.pod_selection, settings.namespaces, settings.exclude_namespaces)
-        observer = Observer(
+        self._selection = PodSelection(
+            self.pods, settings.pod_selection, settings.namespaces, settings.exclude_namespaces
+        )
+        self._observer = observer = Observer(
             root,
             architecture=settings.architecture,
-            chooses=selection.choose,
+            chooses=self._choose,
             pods=self.pods.pods,
             kubelet=lambda: self._kubelet(root),
         )
@@ -161,7 +170,16 @@ class ClusterAgent:
             event=mirror.apply,
             count=self._ties.count,
             backoffs=self._ties.backoffs,
+            spread=self._spread,
         )
+
+    def _choose(self, candidate: Candidate) -> Choice:
+        """A `Chooser`: what its pod says. Where that is not known and nothing is done for the process yet, it waits for
+        the API server."""
+        choice = self._selection.choose(candidate)
+        if choice is Choice.KEEP and candidate.pod is None and candidate.process not in self._observer.bound:
+            self._spread.hurry()
+        return choice
 
     def _wake(self) -> None:
         self.agent.wake()

@@ -3,7 +3,8 @@
 Where kopf (1.45) would ask too often, or too long in vain, it is mended here:
 
 * It opens the next watch the moment that one ends: a server that ends each at once is asked a thousand times a second.
-  So a watch that was brief is followed by a pause, which grows.
+  So a watch that was brief is followed by a pause, which grows. And a server that goes takes the watches of a whole
+  fleet with it: so one that ended before its time is followed by a pause of random length.
 * A LIST that breaks off is asked for again twice a second. It is read here, and a broken one is an error of the
   connection, for which there are pauses that grow.
 * It keeps a session, and the CA that it trusts, through all attempts of a request, which are endless. A session whose
@@ -28,13 +29,15 @@ from agent import __version__
 from agent.kube.access import Access
 from agent.kube.faults import said
 from agent.kube.plan import version
-from agent.kube.retry import MAX_PAUSE, Backoffs, retry_after
+from agent.kube.retry import MAX_PAUSE, Backoffs, Spread, retry_after
 from agent.model.reason import Problem, Reason, Refused, printable
 
 ANSWER_SECONDS = 20.0
 """How long an answer may take; of a watch its beginning."""
 BRIEF_SECONDS = 5.0
 """A watch that ends sooner has not ended well."""
+EARLY_SECONDS = 2.0
+"""A watch that ends so much before its time was cut. The API server ends one up to a second early."""
 REST_SECONDS = 0.5
 """Between a watch and the LIST that follows it."""
 
@@ -52,16 +55,6 @@ class Subject:
     plural: str
     field_selector: str
 
-    @property
-    def discovery(self) -> str:
-        """Where the API server says which resources there are of this version."""
-        prefix = f"/apis/{self.group}" if self.group else "/api"
-        return f"{prefix}/{self.version}"
-
-    @property
-    def path(self) -> str:
-        return f"{self.discovery}/{self.plural}"
-
 
 class Traffic:
     """What passes between the operators of one `Subject`, one after the other, and the API server."""
@@ -74,12 +67,14 @@ class Traffic:
         listed: Callable[[Sequence[Object]], None],
         count: CountRequest,
         backoffs: Backoffs,
+        spread: Spread,
     ) -> None:
         self._subject = subject
         self._access = access
         self._listed = listed
         self._count = count
         self._backoffs = backoffs
+        self._spread = spread
         self.problem: Problem | None = None
         """Why there is no watch just now; None while there is one."""
         self.heard_at: float | None = None
@@ -89,14 +84,14 @@ class Traffic:
         self.newest = 0
         """The newest that was seen: what is listed must not be older."""
         self.leave: Callable[[], None] = lambda: None
-        """Ends the operator. It would never look again for a resource that it did not find."""
+        """Ends the operator."""
         self.rest: Callable[[float], None] = lambda _seconds: None
         """Sets how long the operator pauses before its next LIST."""
         self._session: aiohttp.ClientSession | None = None
-        self._absent = False
         self._refused = False
         self._logins: Iterator[float] = iter(backoffs)
         self._watched_at: float | None = None
+        self._ends_at = 0.0  # when the API server is to end the watch
         self._follows_list = False
         self._pauses: Iterator[float] = iter(backoffs)
 
@@ -126,31 +121,19 @@ class Traffic:
         if self._session is not None:
             await self._session.close()
 
-    async def find(self, session: aiohttp.ClientSession) -> bool:
-        """Whether the API server has the resource, by one request; kopf makes four for that. Else `problem` says why
-        not."""
-        self._absent = False
-        try:
-            async with session.get(self._access.server + self._subject.discovery) as answer:
-                return answer.status == 200 and not self._absent
-        except (aiohttp.ClientError, OSError, RuntimeError):  # a session that was ended is a RuntimeError
-            return False
-
     async def _through(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        verb = "get"
-        if request.url.path == self._subject.path:
-            verb = "watch" if request.url.query.get("watch") == "true" else "list"
-        what = f"{'discovery' if verb == 'get' else verb} of {self._subject.plural}"
+        verb = "watch" if request.url.query.get("watch") == "true" else "list"
+        what = f"{verb} of {self._subject.plural}"
         if verb == "list":
             # From the watch cache, which must not be behind what is known already: another API server's may be.
             request.url = request.url.update_query(resourceVersion=str(self.newest))
             self.rest(max(REST_SECONDS, self._due()))
             self._follows_list = True
-        elif verb == "watch":
+        else:
             if not self._follows_list:
-                await asyncio.sleep(self._due())
+                await self._rest_between()
             self._follows_list = False
         try:
             request.headers["Authorization"] = f"Bearer {self._access.token()}"
@@ -184,24 +167,20 @@ class Traffic:
             return
         if verb == "watch":
             self._watched_at = time.monotonic()
+            self._ends_at = self._watched_at + float(response.url.query.get("timeoutSeconds", 0))
         else:
             try:
-                document = json.loads(await response.read())
-                if verb == "list":
-                    self._take_list(document)
-                else:
-                    self._discover(response.url.path, document)
+                self._take_list(json.loads(await response.read()))
             except (ValueError, TypeError, KeyError, AttributeError):
                 self.problem = Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense")
                 raise aiohttp.ClientConnectionError(str(self.problem)) from None
-        if verb != "get":
-            self.heard_at = time.monotonic()
-            self.problem = None
-            self._logins = iter(self._backoffs)
+        self.heard_at = time.monotonic()
+        self.problem = None
+        self._logins = iter(self._backoffs)
 
     async def _look_at_refusal(self, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
         if response.status == 404 and self._subject.group:
-            self._miss(leave=verb == "get")
+            self._miss()
             return
         message = ""
         ours = response.status < 500 and response.status not in (401, 410, 429)  # else it is in trouble
@@ -225,31 +204,21 @@ class Traffic:
         self.newest = max(self.newest, self.version)
         self._listed(items)
 
-    def _discover(self, path: str, document: Any) -> None:
-        """Ends the operator where an answer of those that kopf decides by lacks the resource: it never looks again."""
-        subject = self._subject
-        found = True
-        if path == "/api":
-            list(document["versions"])
-        elif path == "/apis":
-            groups = {group["name"]: group["versions"] for group in document["groups"]}
-            found = subject.version in [one["version"] for one in groups.get(subject.group, [])]
-        else:
-            names = [resource["name"] for resource in document["resources"]]
-            found = path != subject.discovery or subject.plural in names
-        if subject.group and not found:
-            self._miss(leave=True)
-
-    def _miss(self, *, leave: bool) -> None:
+    def _miss(self) -> None:
         subject = self._subject
         said_so = f"no resource {subject.plural} of {subject.group}/{subject.version}: is the CRD installed?"
         self.problem = Problem(Reason.PLAN_RESOURCE_MISSING, said_so)
-        self._absent = True
-        if leave:
-            self.leave()
+
+    async def _rest_between(self) -> None:
+        """Pauses between a watch and the next one, if there is cause for it: once, whatever becomes of the next one."""
+        cut = self._watched_at is not None and time.monotonic() < self._ends_at - EARLY_SECONDS
+        await asyncio.sleep(self._due())
+        self._watched_at = None
+        if cut:
+            await self._spread.resume()
 
     def _due(self) -> float:
-        """How long to pause before the next watch."""
+        """How long to pause after a watch that was brief."""
         if self._watched_at is None:
             return 0.0
         if time.monotonic() - self._watched_at >= BRIEF_SECONDS:

@@ -11,7 +11,7 @@ What is relied on of kopf (1.45):
   is lost: here it ends the operator, so that a LIST makes up for the event.
 * It ends on errors in the stream, on what is no JSON there, and on a 4xx but for 401, 403 and 429. Then it is started
   anew, after a pause that grows. Everything else it tries again by itself, for ever with endless `error_backoffs`.
-* A resource that is not there when it starts is never looked for again: so it is ended and started anew.
+* What it would find out of the API server's resources at its start is known, and given to it (discovery.py).
 * On its way out it cancels every task of the loop that it runs in: the loop is its own. It is ended by cancelling it.
   A stop flag is no good: waiting for it goes on when an operator ends by itself, and if it is a `threading.Event`
   then in a thread of the loop's executor, so that `asyncio.run` never returns.
@@ -31,10 +31,11 @@ from typing import Any
 
 import kopf
 
+from agent.kube import discovery
 from agent.kube.access import Access
 from agent.kube.faults import said
 from agent.kube.plan import version
-from agent.kube.retry import Backoffs
+from agent.kube.retry import Backoffs, Spread
 from agent.kube.traffic import REST_SECONDS, CountRequest, Object, Subject, Traffic
 from agent.model.reason import Problem, Reason
 
@@ -68,6 +69,7 @@ class Watch:
         event: Callable[[str, Object], None],
         count: CountRequest = lambda _verb, _code: None,
         backoffs: Backoffs | None = None,
+        spread: Spread | None = None,
     ) -> None:
         """`listed` takes all objects of a LIST; `event` takes ADDED, MODIFIED or DELETED and an object. Both are called
         in the watch's own thread and must not wait."""
@@ -75,7 +77,10 @@ class Watch:
         self._access = access
         self._event = event
         self._backoffs = backoffs or Backoffs(1.0, 60.0)
-        self._traffic = Traffic(subject, access, listed=listed, count=count, backoffs=self._backoffs)
+        self._spread = spread or Spread(0)
+        self._traffic = Traffic(
+            subject, access, listed=listed, count=count, backoffs=self._backoffs, spread=self._spread
+        )
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"watch {subject.plural}", daemon=True)
@@ -128,6 +133,7 @@ class Watch:
         self._loop.set_exception_handler(_mutter)
         if self._stop.is_set():
             return
+        discovery.watched(self.subject)
         leaving, work = asyncio.create_task(leave.wait()), asyncio.create_task(self._follow(leave))
         try:
             await asyncio.wait((leaving, work), return_when=asyncio.FIRST_COMPLETED)
@@ -140,13 +146,8 @@ class Watch:
             await traffic.close()
             await asyncio.sleep(CLOSING_SECONDS)
 
-    async def _find(self) -> bool:
-        """Whether there is what is to be watched. What is built in is there."""
-        return not self.subject.group or await self._traffic.find(await self._traffic.open())
-
     async def _follow(self, leave: asyncio.Event) -> None:
-        if not await self._find():
-            return
+        await self._spread.start()
         registry = kopf.OperatorRegistry()
         traffic, settings = self._traffic, self._settings()
 

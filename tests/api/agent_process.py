@@ -62,7 +62,7 @@ class AgentProcess:
                     *("--service-account-dir", str(account), "--log-format", "json"),
                     *("--journal-file", str(folder / "journal.json"), "--lock-file", str(folder / "lock")),
                     *("--health-address", f"127.0.0.1:{self.health}", "--metrics-address", f"127.0.0.1:{self.metrics}"),
-                    *("--sweep-interval", "0.2", "--status-interval", "0.3", *args),
+                    *("--sweep-interval", "0.2", "--status-interval", "0.3", "--api-jitter", "0", *args),
                 ],
                 stderr=log,
                 env=inherited | {"CPUBIND_ARCHITECTURE": "x86_64"} | environment,

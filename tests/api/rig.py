@@ -34,7 +34,8 @@ class KubeRig:
         self.cluster = cluster
         self.folder = folder
         self.node = VirtualNode(folder / "root", profile, interrupts=False)
-        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "irq_binding": False, **settings}
+        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "api_jitter": 0, "irq_binding": False}
+        self.settings |= settings
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)
         self.speed = SPEED

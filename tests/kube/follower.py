@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent.kube.access import Access
-from agent.kube.retry import Backoffs
+from agent.kube.retry import Backoffs, Spread
 from agent.kube.traffic import Object, Subject
 from agent.kube.watch import Watch
 from tests.cluster.client import eventually
@@ -43,7 +43,15 @@ class Hurried(Backoffs):
 class Follower:
     """Keeps what a mirror would: the names of the objects that there are."""
 
-    def __init__(self, proxy: FaultProxy, account: Path, subject: Subject, *, backoffs: Backoffs | None = None) -> None:
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        account: Path,
+        subject: Subject,
+        *,
+        backoffs: Backoffs | None = None,
+        spread: Spread | None = None,
+    ) -> None:
         self.proxy = proxy
         self.names: set[str] = set()
         self.lists = 0
@@ -60,6 +68,7 @@ class Follower:
             event=self._event,
             count=lambda verb, code: self.counted.update([(verb, code)]),
             backoffs=backoffs or Backoffs(0.05, 0.2),
+            spread=spread,
         )
 
     @property

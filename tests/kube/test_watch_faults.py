@@ -105,7 +105,7 @@ def test_a_ca_that_does_not_fit_at_the_start_is_not_tried_in_a_hot_loop(
 ) -> None:
     proxy.change_ca()
     pods = follow(backoffs=Backoffs(0.2, 0.4))
-    assert pods.until_problem("TLS") == "ApiUnreachable: discovery of pods: TLS: unable to get local issuer certificate"
+    assert pods.until_problem("TLS") == "ApiUnreachable: list of pods: TLS: unable to get local issuer certificate"
     before = sum(pods.counted.values())
     time.sleep(1.0)
     assert 0 < sum(pods.counted.values()) - before <= 8, "two requests an attempt"
@@ -147,15 +147,6 @@ def test_a_list_that_breaks_off_is_not_asked_for_in_a_hot_loop(proxy: FaultProxy
     pods.until(lambda: len(pods.requests("list")) > 3, "the pauses have grown")
     assert pods.asked_within(0.7) <= 4
     proxy.heal()
-    pods.until_open()
-
-
-def test_a_discovery_that_makes_no_sense_is_tried_again(proxy: FaultProxy, follow: Follow) -> None:
-    for path in ("/api$", "/apis$", "/api/v1$"):
-        for body in BROKEN_LISTS[::2]:
-            proxy.answer(200, body, path=path)
-    pods = follow()
-    assert pods.until_problem("discovery") == "ApiUnreachable: discovery of pods: the answer makes no sense"
     pods.until_open()
 
 
@@ -238,7 +229,7 @@ def test_whatever_an_error_is_it_reads_the_same_each_time(proxy: FaultProxy, fol
         before = sum(pods.counted.values())
         pods.until(lambda before=before: sum(pods.counted.values()) > before, "it tries again")  # type: ignore[misc]
         said.add(pods.until_problem("refused"))
-    assert said == {"ApiUnreachable: discovery of pods: Connection refused"}
+    assert said == {"ApiUnreachable: list of pods: Connection refused"}
 
 
 # The resource
@@ -251,7 +242,7 @@ def test_a_crd_that_comes_later_is_found(fake_cluster: FakeApiServer, follow: Fo
     plan = follow(PLAN)
     plan.until(lambda: len(plan.requests()) > 2, "it looks again")
     assert plan.problem() == MISSING
-    assert {request.path for request in plan.requests()} == {"/apis/cpubind.dev/v1alpha1"}
+    assert {request.path for request in plan.requests()} == {"/apis/cpubind.dev/v1alpha1/cpubindingplans"}
     fake_cluster.install_crd()
     plan.until_open()
     fake_cluster.plans.named(NODE)
@@ -268,24 +259,6 @@ def test_a_crd_that_goes_and_comes_is_followed(fake_cluster: FakeApiServer, foll
     fake_cluster.install_crd()
     plan.until_open(lists=2)
     assert plan.names == set()
-
-
-VANISHED: list[tuple[str, Body]] = [
-    ("/apis$", {"kind": "APIGroupList", "groups": []}),
-    ("/apis$", {"groups": [{"name": "cpubind.dev", "versions": [{"version": "v1beta1"}]}]}),
-    ("/apis/cpubind.dev/v1alpha1$", {"kind": "APIResourceList", "resources": []}),
-]
-
-
-@pytest.mark.parametrize(("path", "body"), VANISHED, ids=["group", "version", "resource"])
-def test_a_resource_that_goes_while_it_is_looked_for_is_looked_for_again(
-    proxy: FaultProxy, follow: Follow, path: str, body: Body
-) -> None:
-    """kopf alone would wait for ever for what discovery did not show once."""
-    proxy.answer(200, body, path=path)
-    plan = follow(PLAN)
-    plan.until(lambda: plan.problem() == MISSING, "it is missed")
-    plan.until_open()
 
 
 # Hours of it (5,000 nodes that ask every three seconds are 1,666 requests a second; these are to be some dozens)
@@ -312,8 +285,6 @@ def test_hours_of_trouble_cost_the_api_server_few_requests(
         case code:
             proxy.answer(int(code), path="/cpubindingplans", times=math.inf)
     plan.watch.start()
-    restarts = trouble == "410"  # which costs six requests each time
-    span = QUARTER / 3 if restarts else QUARTER
-    plan.until(lambda: pauses.total > span, "the time has passed", 30)
-    asked = sum(plan.counted.values()) * span / pauses.total
-    assert 15 <= asked <= (90 if restarts else 40), plan.counted
+    plan.until(lambda: pauses.total > QUARTER, "the time has passed", 30)
+    asked = sum(plan.counted.values()) * QUARTER / pauses.total
+    assert 15 <= asked <= 40, plan.counted

@@ -22,6 +22,7 @@ plain dollar.
   "CPUBIND_SWEEP_INTERVAL" $v.sweepInterval
   "CPUBIND_MEMORY_TIMEOUT" $v.memoryTimeout
   "CPUBIND_STATUS_INTERVAL" $v.statusInterval
+  "CPUBIND_API_JITTER" $v.apiJitter
   "CPUBIND_LOG_LEVEL" $v.log.level
   "CPUBIND_LOG_FORMAT" $v.log.format
   "CPUBIND_MODE" $v.mode
