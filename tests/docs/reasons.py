@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from agent.control.conditions import READ_FAULTS, Conditions, stopped
 from agent.control.report import Report, worker_state
@@ -132,11 +133,10 @@ def _plan(problem: Problem | None = None, npu: Problem | None = None, worker: Pr
     )
 
 
-def _standings(report: Report) -> Iterator[Standing]:
+def _conditions(report: Report) -> Iterator[dict[str, Any]]:
     states = [worker_state(report, entry) for entry in report.plan.workers] if report.plan else []
     conditions = Conditions([], NOW, 1).of(report, states)
-    for entry in [*conditions, *stopped(conditions, NOW)]:
-        yield entry["type"], entry["status"], entry["reason"]
+    yield from [*conditions, *stopped(conditions, NOW)]
 
 
 def _reports() -> Iterator[Report]:
@@ -176,4 +176,10 @@ def _problems(reasons: Iterable[Reason]) -> Sequence[Problem]:
 
 def standings() -> set[Standing]:
     """Every condition that the code can make of what can be wrong."""
-    return {standing for report in _reports() for standing in _standings(report)}
+    return {(entry["type"], entry["status"], entry["reason"]) for entry in every_condition()}
+
+
+def every_condition() -> Iterator[dict[str, Any]]:
+    """The same, with what each says."""
+    for report in _reports():
+        yield from _conditions(report)
