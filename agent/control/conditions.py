@@ -116,7 +116,8 @@ class Conditions:
         unread = gravest([p for p in open_problems if p.reason in READ_FAULTS])
         invalid = gravest([p for p in [*report.faults, *([nothing] if nothing else [])] if p.reason in PLAN_FAULTS])
         of_npu_smi = (problem for problem in report.faults if problem.reason in NPU_SMI_FAULTS)
-        degraded = gravest([*report.notes, *_missing(report), *of_npu_smi])
+        missing = [*report.notes, *_missing(report), *of_npu_smi]
+        degraded = _with_others(gravest(missing), missing)
         return [
             self._ready(report, ready, degraded),
             self._condition("TopologyDiscovered", unread is None, unread, "CPUs, NUMA nodes and NPUs were read"),
@@ -128,7 +129,7 @@ class Conditions:
 
     def _ready(self, report: Report, problem: Problem | None, degraded: Problem | None) -> dict[str, Any]:
         # `kubectl get cbp` shows this condition alone.
-        less = f"; Degraded: {with_remedy(degraded)}" if degraded is not None else ""
+        less = f"; Degraded: {degraded}" if degraded is not None else ""
         if problem is None and report.spec.mode is Mode.DISABLED:
             return self._entry("Ready", "True", Problem(Reason.DISABLED, f"mode is Disabled: nothing is bound{less}"))
         return self._condition("Ready", problem is None, problem, f"the plan is in force{less}")
@@ -159,7 +160,7 @@ class Conditions:
     def _degraded(self, problem: Problem | None) -> dict[str, Any]:
         if problem is None:
             return self._entry("Degraded", "False", Problem(Reason.AS_PLANNED, "nothing is missing"))
-        return self._entry("Degraded", "True", with_remedy(problem))
+        return self._entry("Degraded", "True", problem)
 
     def _condition(self, kind: str, good: bool, problem: Problem | None, text: str) -> dict[str, Any]:
         if good:
@@ -185,6 +186,19 @@ class Conditions:
 _OF_ALL = frozenset({Reason.UNSUPPORTED_ARCHITECTURE, Reason.NO_CPUS, Reason.NO_NPUS})
 _WAITING = Problem(Reason.PENDING, "a worker is not bound yet")
 _GOOD = frozenset({"Bound", "Planned", "Skipped"})
+
+
+def _with_others(first: Problem | None, missing: Sequence[Problem]) -> Problem | None:
+    """What is missing with what to do, and the reasons of everything else that is: one condition has to do for all."""
+    if first is None:
+        return None
+    others = sorted({problem.reason for problem in missing} - {first.reason})
+    also = f" (also: {', '.join(others)})" if others else ""
+    told = f"{with_remedy(first).message}{also}"
+    if len(told.encode()) > MAX_MESSAGE_BYTES:
+        room = MAX_MESSAGE_BYTES - len(also.encode())
+        told = f"{first.message.encode()[: max(room, 0)].decode(errors='ignore')}{also}"
+    return Problem(first.reason, told)
 
 
 def _without_cpus(report: Report) -> list[Problem]:

@@ -50,7 +50,7 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.UNKNOWN_DEVICE: "set deviceType",
     Reason.PROCESS_UNREADABLE: "run cpubind doctor: is the host's /proc mounted?",
     Reason.KUBELET_STATE_UNREADABLE: "run cpubind doctor: is kubelet.rootDir right?",
-    Reason.STATE_UNREADABLE: "nothing, where it was set aside: a new one is begun; else correct or delete that file",
+    Reason.STATE_UNREADABLE: "nothing, if it was set aside; else correct or delete that file",
     Reason.SNAPSHOT_UNREADABLE: "copy it again, or take a new one",
     # Acting
     Reason.PERMISSION_DENIED: "run cpubind doctor: is the agent's pod privileged?",

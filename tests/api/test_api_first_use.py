@@ -160,7 +160,7 @@ def test_an_irqbalance_that_moves_interrupts_back_is_named_with_what_to_configur
     with FakeIrqbalance(tour.node.node, listens=False) as irqbalance, repeated(irqbalance.balance):
         conflict = tour.until("Degraded", "CpuBindingConflict")
         assert conflict.startswith("NPU 0: somebody else keeps moving its interrupts; left for ")
-        assert conflict.endswith(f"; {REMEDIES[Reason.CPU_BINDING_CONFLICT]}")
+        assert conflict.endswith(f"; {REMEDIES[Reason.CPU_BINDING_CONFLICT]} (also: IrqbalanceActive)")
         assert tour.alerts() == {
             "CpubindDriftFight": [{"node": NODE, "kind": "irq"}],
             "CpubindPlanDegraded": [{"node": NODE, "type": "Degraded", "reason": "CpuBindingConflict"}],
@@ -271,6 +271,7 @@ def test_somebody_who_moves_threads_an_annotation_and_rights_that_are_wrong_are_
         assert (listed.status, "on 1, planned " in listed.out) == (1, True)
         assert tour.alerts()["CpubindDriftFight"] == [{"node": NODE, "kind": "thread"}]
 
+    assert tour.cpubind("doctor", "--cluster").status == 0
     tour.kubectl("delete", "clusterrolebinding", "npu-cpubind")
     tour.node.until(lambda: tour.cpubind("doctor", "--cluster").status == 1, "the rights are gone")
     checked = tour.cpubind("doctor", "--cluster").out
@@ -278,3 +279,6 @@ def test_somebody_who_moves_threads_an_annotation_and_rights_that_are_wrong_are_
     blind = tour.cpubind("explain", "nobody")
     assert blind.status == 1
     assert "ApiRefused: list of pods: 403" in blind.err, "not merely that there is no such pod"
+    tour.kubectl("delete", "crd", "cpubindingplans.cpubind.dev")
+    assert "PlanResourceMissing: no resource cpubindingplans" in tour.kubectl("cpubind", "status")
+    assert "is cpubind installed in this cluster?" in tour.kubectl("cpubind", "explain", POD, "-n", "prod")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from agent.control.conditions import GRAVITY
+from agent.control.report import Report
+from agent.model.outcome import WorkerOutcome
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason
 from agent.model.remedies import IN_THE_MESSAGE, REMEDIES, with_remedy
-from tests.docs.reasons import NOTES, every_condition
+from agent.model.spec import Spec
+from agent.model.workload import ProcessId
+from tests.docs.reasons import NOTES, a_plan, conditions, every_condition
 
 PLAIN = {
     Reason.AS_PLANNED,
@@ -48,8 +52,33 @@ def test_every_condition_that_is_not_as_it_should_be_says_what_to_do() -> None:
         assert reason in IN_THE_MESSAGE or entry["message"].endswith(f"; {REMEDIES[reason]}"), entry
 
 
+def test_degraded_names_everything_else_that_is_missing() -> None:
+    gone, outdated = Problem(Reason.NPU_SMI_HUNG, "npu-smi info: no answer"), Problem(Reason.SCHEMA_OUTDATED, "uvb")
+    for notes in ((gone, outdated), (outdated, gone)):
+        assert degraded(notes) == f"{gone.message}; {REMEDIES[gone.reason]} (also: SchemaOutdated)"
+    long = Problem(Reason.NPU_SMI_HUNG, "x" * MAX_MESSAGE_BYTES)
+    assert degraded((long, outdated)) == f"{'x' * (MAX_MESSAGE_BYTES - 23)} (also: SchemaOutdated)"
+    assert degraded((gone, gone)) == f"{gone.message}; {REMEDIES[gone.reason]}"
+
+
+def test_ready_says_of_a_plan_in_force_what_it_goes_without() -> None:
+    problem = Problem(Reason.NPU_SMI_HUNG, "npu-smi info: no answer")
+    bound = {ProcessId(1, 1): WorkerOutcome(ProcessId(1, 1), "Bound")}
+    ready, *_ = conditions(Report("n", Spec(), a_plan(), outcomes=bound, notes=(problem,)))
+    assert (ready["status"], ready["reason"]) == ("True", "AsPlanned")
+    assert ready["message"] == f"the plan is in force; Degraded: {with_remedy(problem)}"
+
+
+def degraded(notes: tuple[Problem, ...]) -> str:
+    """The message of a plan that goes without these."""
+    found = conditions(Report("n", Spec(), a_plan(), notes=notes))
+    message: str = next(entry["message"] for entry in found if entry["type"] == "Degraded")
+    return message
+
+
 def test_a_condition_that_is_as_it_should_be_says_nothing_of_that() -> None:
     good = [entry for entry in every_condition() if entry["status"] == GOOD.get(entry["type"], "False")]
+    good = [entry for entry in good if "; Degraded: " not in entry["message"]]
     assert [entry for entry in good if entry["message"].endswith(tuple(REMEDIES.values()))] == []
 
 
