@@ -14,6 +14,7 @@ import click
 from agent import __version__
 from agent.cli import EXIT_INTERRUPTED, EXIT_LOCKED, EXIT_PROBLEM, EXIT_USAGE, drop, on_interrupt, say
 from agent.model.reason import Reason, Refused, printable
+from agent.model.remedies import with_remedy
 
 _USAGE_REASONS = frozenset({Reason.INVALID_SPEC})
 _PRINTERS = frozenset({"click.utils", "rich.console"})
@@ -106,10 +107,12 @@ def run_command(name: str = "cpubind") -> int:
             on_interrupt(signal.default_int_handler)
             status = kubectl_cli.main(prog_name=name, standalone_mode=False)
     except Refused as refused:
-        say(str(refused.problem))
+        wrong_usage = refused.reason in _USAGE_REASONS
+        # What people can do with kubectl, the plugin says itself.
+        say(str(refused.problem if wrong_usage or name != "cpubind" else with_remedy(refused.problem)))
         if refused.reason is Reason.LOCKED:
             return EXIT_LOCKED
-        return EXIT_USAGE if refused.reason in _USAGE_REASONS else EXIT_PROBLEM
+        return EXIT_USAGE if wrong_usage else EXIT_PROBLEM
     except click.UsageError as error:
         say(_line(error.format_message()) + (f" (see {error.ctx.command_path} --help)" if error.ctx else ""))
         return EXIT_USAGE

@@ -91,14 +91,13 @@ def _api(settings: Settings, *, node: bool) -> Iterator[Check]:
         yield failed("API server", refused.problem, without=_UNHEARD, fix=fix)
         return
     except ApiError as error:
-        fix = "check the network, and that the service account's token is valid"
-        yield failed("API server", error.problem, without=_UNHEARD, fix=fix)
+        yield failed("API server", error.problem, without=_UNHEARD, fix=_REACHED)
         return
     yield good("API server", "it answers, and takes the service account's token")
     names = [f"{verb} {resource}{'/' if sub else ''}{sub}" for verb, _, resource, sub in lacking]
     if names:
         without = "; ".join(dict.fromkeys(RIGHTS[right] for right in lacking))
-        fix = "install the chart's ClusterRole (rbac.create)"
+        fix = _FIXES[Reason.API_REFUSED]
         yield failed("rights", f"missing: {', '.join(names)}", without=without, fix=fix)
     else:
         yield good("rights", f"all {len(RIGHTS)} that the agent needs")
@@ -107,18 +106,25 @@ def _api(settings: Settings, *, node: bool) -> Iterator[Check]:
         yield good("CpuBindingPlan", f"served; {len(plans)} plans")
     except ApiError as error:
         without = "no plan is published, and no spec followed; pods are bound by the chart's settings"
-        yield failed("CpuBindingPlan", error.problem, without=without, fix="install the CRD (crds.install)")
+        yield failed("CpuBindingPlan", error.problem, without=without, fix=_FIXES.get(error.problem.reason, ""))
     if not node:
         return
     try:
         api.node(settings.node_name)
         yield good("Node", f"{settings.node_name} is there")
     except ApiError as error:
-        fix = "set --node-name to the name of this host's Node (the chart does, from spec.nodeName)"
+        fix = _FIXES.get(error.problem.reason, "")
         missing = error.problem.reason is Reason.NODE_NOT_FOUND
         yield failed("Node", error.problem, without=NOBODY if missing else "the plan is not made", fix=fix)
 
 
+_REACHED = "check the network, and that the service account's token is valid"
+_FIXES = {
+    Reason.API_REFUSED: "install the chart's ClusterRole and its binding (rbac.create)",
+    Reason.API_UNREACHABLE: _REACHED,
+    Reason.PLAN_RESOURCE_MISSING: "install the CRD (crds.install)",
+    Reason.NODE_NOT_FOUND: "set --node-name to the name of this host's Node (the chart does, from spec.nodeName)",
+}
 _UNHEARD = "nobody new is bound, and nothing is published; what is bound stays"
 
 

@@ -10,6 +10,7 @@ from agent.cli.cluster import pod_resources
 from agent.cli.options import JOURNAL, LOCK, npu_smi_of, read_journal
 from agent.cli.run import check_kernel
 from agent.model.reason import Reason, Refused
+from agent.model.remedies import REMEDIES
 from agent.model.spec import Spec
 from agent.node import prerequisites
 from agent.node.capabilities import NEEDS, Capability, capabilities
@@ -25,6 +26,10 @@ from agent.settings import Settings
 
 NOBODY = "nobody is bound on this node"
 PRIVILEGED = "run as root; in a pod the chart's profile, privileged or restricted, or securityContext.capabilities.add"
+_UNANSWERED = (
+    "an agent that had an answer before keeps what is bound, and finds new workers by their open devices; one that "
+    "never had any binds nobody"
+)
 _FOLDERS = ("proc", "sys/devices/system/cpu", "sys/devices/system/node", "dev")
 
 
@@ -170,20 +175,12 @@ def _npus(settings: Settings, spec: Spec) -> Iterator[Check]:
         driver = f", driver {reading.driver_version}" if reading.driver_version else ""
         yield good("npu-smi", f"{len(reading.inventory.npus)} NPUs, {reading.inventory.device_type.value}{driver}")
         for note in reading.notes:
-            yield lacking("npu-smi", str(note), without="see its reason in docs/conditions.md", fix="run npu-smi info")
+            fix = REMEDIES.get(note.reason, "run npu-smi info")
+            yield lacking("npu-smi", str(note), without="see its reason in docs/conditions.md", fix=fix)
     except Refused as refused:
-        yield failed("npu-smi", refused.problem, without=NOBODY, fix=_NPU_SMI.get(refused.reason, _NPU_SMI_ELSE))
+        yield failed("npu-smi", refused.problem, without=_UNANSWERED, fix=REMEDIES.get(refused.reason, ""))
     finally:
         npu_smi.close()
-
-
-_NPU_SMI = {
-    Reason.NPU_SMI_NOT_FOUND: "set --npu-smi to where it is (npuSmi.path of the chart)",
-    Reason.NPU_SMI_LIBRARY_MISSING: "mount the driver (driver.path of the chart), or set --npu-smi-library-path",
-    Reason.DRIVER_NOT_READY: "is the driver loaded? a pod needs the chart's profile privileged, or a device runtime",
-    Reason.NPU_SMI_HUNG: "does npu-smi info hang on the host, too? then it is the card or the driver",
-}
-_NPU_SMI_ELSE = "run npu-smi info on the host; in a container mount the driver and let it use /dev"
 
 
 def _files(settings: Settings) -> Iterator[Check]:

@@ -7,13 +7,16 @@ from typing import Any
 
 from agent.cli.reported import said
 from agent.model.pods import pod_from_manifest
-from agent.planning.optin import ENABLED, invalid_annotation, opted_in
+from agent.model.reason import Reason, printable
+from agent.model.remedies import sentence, with_remedy
+from agent.planning.optin import ENABLED, invalid_annotation, opted_in, unknown_annotations
 from agent.telemetry.text import entries, mapping, number, word
 
 Object = Mapping[str, Any]
 
 _HEAD = ("NODE", "DEVICE", "STRATEGY", "MODE", "NPUS", "WORKERS", "BOUND", "FAILED", "READY", "REASON")
 _ROLES = {"main": "main", "irq": "interrupts", "acl": "acl", "release": "release"}
+AGENTS = "kubectl get pods -A -o wide -l app.kubernetes.io/name=cpubind"
 GUIDE = "docs/conditions.md says what to do about each reason"
 
 
@@ -60,10 +63,11 @@ def _open(plan: Object) -> Iterator[str]:
     name = name_of(plan)
     state, degraded = condition(plan, "Ready"), condition(plan, "Degraded")
     if not state:
-        yield f"{name}: no agent has written a status yet: does one run there? kubectl get pods -A -o wide"
+        yield f"{name}: no agent has written a status yet: does one run there? {AGENTS}"
     elif not ready(plan):
         yield f"{name}: {_told(state)}"
-    if degraded.get("status") == "True":
+    told = state.get("reason") if state and not ready(plan) else None
+    if degraded.get("status") == "True" and degraded.get("reason") != told:
         yield f"{name}: goes without something: {_told(degraded)}"
 
 
@@ -124,7 +128,7 @@ def _node(plan: Object, status: Object) -> Iterator[str]:
     )
     for base in entries(status.get("bases")):
         yield f"Its shared domain {word(base.get('domain'))} was cut from CPUs {word(base.get('cpus'))}."
-    yield from (f"Open on node {line}." for line in _open(plan))
+    yield from (sentence(f"Open on node {line}") for line in _open(plan))
 
 
 def stranger_lines(plans: Sequence[Object], manifest: Object | None, namespace: str, name: str) -> list[str]:
@@ -136,10 +140,23 @@ def stranger_lines(plans: Sequence[Object], manifest: Object | None, namespace: 
     if not node:
         return [*lines, f"It has no node yet: kubectl describe pod -n {namespace} {name}."]
     if problem := invalid_annotation(pod):
-        return [*lines, f"{problem.message}: correct it (docs/annotations.md)."]
-    if not any(opted_in(pod, container.name) for container in pod.containers):
+        return [*lines, f"{with_remedy(problem).message} (docs/annotations.md)."]
+    asked = any(opted_in(pod, container.name) for container in pod.containers)
+    if not asked:
         lines.append(f'It did not ask to be bound: annotate its template with {ENABLED}: "true".')
+        lines += [f"Its annotation {printable(key, 80)} means nothing." for key in unknown_annotations(pod)]
     plan = next((plan for plan in plans if name_of(plan) == node), None)
     if plan is None:
         return [*lines, f"Node {node} has no plan: no agent runs there, or it has no NPU (docs/kubernetes.md)."]
-    return [*lines, f"No process of it holds an NPU of node {node}, as far as the agent there has seen.", *_open(plan)]
+    if asked:
+        lines.append(f"No process of it holds an NPU of node {node}, as far as the agent there has seen.")
+    lines += [f"NPU {number(npu.get('id'))} of node {node} is {said(npu)}." for npu in _used_by(plan, namespace, name)]
+    return [*lines, *_open(plan)]
+
+
+def _used_by(plan: Object, namespace: str, pod: str) -> Iterator[Object]:
+    """NPUs that a pod uses without having asked to be bound, as far as a plan names who does."""
+    for npu in entries(mapping(plan.get("status")).get("npus")):
+        owner = f"{namespace}/{pod}"
+        if npu.get("reason") == Reason.NOT_OPTED_IN.value and owner in word(npu.get("message"), 600).split(" "):
+            yield npu

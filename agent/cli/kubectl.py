@@ -11,7 +11,7 @@ import click
 
 from agent import __version__
 from agent.cli.commands import Group
-from agent.cli.fleet import fleet_lines, name_of, pod_lines, ready, stranger_lines
+from agent.cli.fleet import AGENTS, fleet_lines, name_of, pod_lines, ready, stranger_lines
 from agent.cli.options import paths
 from agent.control.statefile import as_yaml
 from agent.model.reason import Reason, Refused, printable
@@ -127,9 +127,13 @@ def explain(access: tuple[str | None, str | None], pod: str, namespace: str | No
                     raise
             for line in stranger_lines(plans, manifest, printable(where, 80), printable(name, 80)):
                 click.echo(line, err=True)
+            if manifest is not None:
+                click.echo(f"AGENT is the agent's pod on that node: {AGENTS}", err=True)
+                click.echo(f"What it sees: kubectl exec -n cpubind AGENT -- cpubind explain {where}/{name}", err=True)
             return 1
     for line in lines:
         click.echo(line)
+    click.echo(f"AGENT is the agent's pod on that node: {AGENTS}")
     click.echo(f"Each step of the rule: kubectl exec -n cpubind AGENT -- cpubind explain {where}/{name}")
     return 0
 
@@ -151,6 +155,15 @@ def _api(access: tuple[str | None, str | None]) -> Iterator[UserAccess]:
     try:
         yield api
     except ApiError as error:
-        raise Refused(error.problem.reason, error.problem.message) from None
+        remedy = _REMEDIES.get(error.problem.reason)
+        raise Refused(error.problem.reason, "; ".join(filter(None, (error.problem.message, remedy)))) from None
     finally:
         api.close()
+
+
+_REMEDIES = {
+    Reason.API_REFUSED: "it takes the cluster role view, for the whole cluster",
+    Reason.API_UNREACHABLE: "does kubectl get nodes answer?",
+    Reason.PLAN_RESOURCE_MISSING: "is cpubind installed in this cluster?",
+}
+"""For people with a kubeconfig, who need other rights than the agent, and sit elsewhere."""

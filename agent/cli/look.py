@@ -23,7 +23,7 @@ from agent.cli.options import (
     spec_options,
 )
 from agent.cli.progress import told_when_slow
-from agent.cli.reported import irqs_left, reported
+from agent.cli.reported import at_large, irqs_left, is_open, pids_of, reported
 from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
 from agent.control.irq_check import misplaced_irqs, planned_irqs
@@ -32,11 +32,12 @@ from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
 from agent.model.plan import WorkerPlan
 from agent.model.reason import Problem, Reason, Refused, printable
+from agent.model.remedies import sentence, with_remedy
 from agent.model.spec import Mode, Spec, Steps
 from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
-from agent.planning.optin import ENABLED, steps_of
+from agent.planning.optin import ENABLED, steps_of, unknown_annotations
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.svg import plan_svg
 from agent.telemetry.text import make_console
@@ -86,9 +87,8 @@ def plan(output: str, snapshot: Path | None, selects: tuple[str, ...], **flags: 
         console.print(plan_table(document))
         if found.decision is not None and found.decision.plan.problem is None:
             console.print(numa_map(document))
-    for problem in found.report.notes:
-        click.echo(f"cpubind: {problem}", err=True)
-    return _verdict(found)
+    _say_notes(found)
+    return _verdict(found, origin)
 
 
 @click.command(short_help="Say why an NPU, a process or a pod has its CPUs.")
@@ -122,7 +122,9 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         found = _look(origin, spec, unread)
     decision = found.decision
     if decision is None:
-        return _verdict(found)
+        for line in _last_reported(origin, subject):
+            click.echo(line)
+        return _verdict(found, origin)
     if kind == "npu":
         npu = decision.plan.npu(int(number))
         if npu is None:
@@ -134,17 +136,20 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
             lines.append(f"In short, as status.npus[].message has it: {short['reason']}: {short['message']}.")
         lines += reported(origin.status, npu=npu.id)
     else:
-        workers = _workers(found, subject)
+        workers = _workers(found, subject, origin)
         if not workers:
+            _say_notes(found)  # that pods can't be listed, say
             raise Refused(Reason.NO_WORKERS, _nobody(found, origin, subject))
         lines = []
         for entry in workers:
             lines += explain_worker(decision.inp, decision.plan, entry, _steps(found, entry))
             lines += reported(origin.status, pid=entry.worker.process.pid)
+    if is_open(origin.status):
+        lines.append(sentence(f"The node: {at_large(origin.status)}"))
     for line in dict.fromkeys(lines):
         click.echo(line)
-    for note in found.report.notes:
-        click.echo(f"cpubind: {note}", err=True)
+    _say_notes(found)
+    _verdict(found, origin)
     return 0
 
 
@@ -176,7 +181,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
     with source(settings, snapshot, chooser(selects), view) as origin:
         found = _look(origin, spec, unread)
         if found.decision is None or found.seen is None:
-            return _verdict(found)
+            return _verdict(found, origin)
         astray = unplanned = 0
         proc = origin.observer.root / "proc"
         for entry in found.decision.plan.workers:
@@ -197,8 +202,8 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
                 click.echo(f"process {process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): {where}")
                 astray += 1
         irqs = _misplaced_irqs(found, origin)
-    for note in found.report.notes:
-        click.echo(f"cpubind: {note}", err=True)
+    _say_notes(found)
+    _verdict(found, origin)
     workers = len(found.decision.plan.workers)
     blind = any(note.reason in _BLIND for note in found.report.notes)
     if astray or unplanned or irqs:
@@ -210,7 +215,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
         click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
     else:
         click.echo(f"every thread of {workers} workers is in place")
-    return 1 if astray or unplanned or irqs or blind else _verdict(found)
+    return 1 if astray or unplanned or irqs or blind or no_plan_at_all(found.report) else 0
 
 
 def _misplaced_irqs(found: Survey, origin: Source) -> int:
@@ -246,17 +251,37 @@ _BLIND = frozenset({Reason.NOT_THIS_KERNEL, Reason.PROCESS_UNREADABLE, Reason.CP
 """Notes with which it can't be said that all is well."""
 
 
-def _verdict(found: Survey) -> int:
-    """0 where there is a plan; else the reason on stderr, and 1."""
+def _say_notes(found: Survey) -> None:
+    """What is missing, on stderr."""
+    for note in found.report.notes:
+        click.echo(f"cpubind: {with_remedy(note)}", err=True)
+
+
+def _verdict(found: Survey, origin: Source) -> int:
+    """0 where there is a plan; else the reason on stderr, and 1. Where the node can't be read now, what the agent last
+    reported is all that there is to say of it."""
     problem = no_plan_at_all(found.report)
     invalid = next((fault for fault in found.report.faults if fault != problem), None)
     for fault in (problem, invalid):
         if fault is not None:
-            click.echo(f"cpubind: {fault}", err=True)
+            click.echo(f"cpubind: {with_remedy(fault)}", err=True)
+    if found.decision is None and (last := at_large(origin.status)):
+        click.echo(f"cpubind: {last}", err=True)
     return 1 if problem or invalid else 0
 
 
-def _workers(found: Survey, subject: str) -> list[WorkerPlan]:
+def _last_reported(origin: Source, subject: str) -> list[str]:
+    """What the agent has written of an NPU, a process or a pod."""
+    kind, _, number = subject.partition(":")
+    if kind == "npu":
+        return reported(origin.status, npu=int(number))
+    pids = [int(subject)] if subject.isascii() and subject.isdigit() else pids_of(origin.status, subject)
+    return list(dict.fromkeys(line for pid in pids for line in reported(origin.status, pid=pid)))
+
+
+def _workers(found: Survey, subject: str, origin: Source) -> list[WorkerPlan]:
+    """Of a process by its pid, of a pod by its name. A host that does not know the names of pods takes the agent's word
+    for whose a process is."""
     assert found.decision is not None
     entries = found.decision.plan.workers
     if subject.isascii() and subject.isdigit():
@@ -264,7 +289,9 @@ def _workers(found: Survey, subject: str) -> list[WorkerPlan]:
     keys = {
         c.key for c in found.decision.inp.containers if c.pod and subject in (c.pod, f"{c.namespace}/{c.pod}", c.key)
     }
-    return [entry for entry in entries if entry.worker.container in keys]
+    named = [entry for entry in entries if entry.worker.container in keys]
+    pids = () if named else pids_of(origin.status, subject)
+    return named or [entry for entry in entries if entry.worker.process.pid in pids]
 
 
 def _steps(found: Survey, entry: WorkerPlan) -> Steps | None:
@@ -280,14 +307,16 @@ def _nobody(found: Survey, origin: Source, subject: str) -> str:
     name = printable(subject, 80)
     for (namespace, short), problem in (found.seen.misannotated if found.seen else {}).items():
         if name in (short, f"{namespace}/{short}"):
-            return f"{problem.message}: correct the annotation"
+            return with_remedy(problem).message
     strangers = [c for group in (found.seen.strangers.values() if found.seen else ()) for c in group]
     for stranger in strangers:
         pod = stranger.pod
         if name in (str(stranger.process.pid), *((pod.name, f"{pod.namespace}/{pod.name}") if pod else ())):
             said = "its pod did not opt in, or --select leaves it out"
             remedy = f'annotate the pod\'s template with {ENABLED}: "true"'
-            return f"{name} uses an NPU and is not to be bound: {said}; {remedy}"
+            strange = ", ".join(unknown_annotations(pod)) if pod else ""
+            hint = f" (its annotation {printable(strange, 80)} means nothing)" if strange else ""
+            return f"{name} uses an NPU and is not to be bound: {said}; {remedy}{hint}"
     if any(name in (pod.name, f"{pod.namespace}/{pod.name}") for pod in origin.pods):
         return f"no process of pod {name} holds an NPU: npu-smi info and /proc/PID/fd on the node show who does"
     return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one: cpubind plan lists them"

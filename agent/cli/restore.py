@@ -20,7 +20,7 @@ from agent.control.observe import Observer
 from agent.control.restore import LOOKS, Restored, restore_all
 from agent.control.statefile import as_yaml
 from agent.control.steps import HostSteps
-from agent.model.reason import Reason, Refused, printable
+from agent.model.reason import Refused, printable
 from agent.node.host import DryRunHost, LinuxHost
 from agent.node.procfs import boot_id
 from agent.node.storage import HostLock
@@ -63,7 +63,7 @@ def restore(dry_run: bool, output: str, **flags: Any) -> int:
         return _nothing(output, f"there is no journal {path}")
     lock = HostLock(settings.lock_file or root / LOCK)
     if not dry_run:
-        _lock(lock)
+        lock.acquire(f"cpubind {__version__} restore, pid {os.getpid()}")
     try:
         journal, problem = read_journal(settings)
         if problem is not None:
@@ -75,15 +75,6 @@ def restore(dry_run: bool, output: str, **flags: Any) -> int:
         return _restore(settings, path, journal, dry_run=dry_run, output=output)
     finally:
         lock.release()
-
-
-def _lock(lock: HostLock) -> None:
-    try:
-        lock.acquire(f"cpubind {__version__} restore, pid {os.getpid()}")
-    except Refused as refused:
-        if refused.reason is not Reason.LOCKED:
-            raise
-        raise Refused(refused.reason, f"{refused.message}: stop it, or set mode: Disabled in its plan") from None
 
 
 def _restore(settings: Settings, path: Path, journal: Journal, *, dry_run: bool, output: str) -> int:

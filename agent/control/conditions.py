@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent.model.cpuset import CpuSet
 from agent.model.figures import QUERY_REASONS
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
+from agent.model.remedies import with_remedy
 from agent.model.spec import Mode
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ def no_plan_at_all(report: Report) -> Problem | None:
         return plan.problem
     if any(npu.allotment.roles for npu in plan.npus) or any(w.allotment.roles for w in plan.workers):
         return None
-    return gravest([npu.allotment.problem for npu in plan.npus if npu.allotment.problem is not None])
+    found = gravest([npu.allotment.problem for npu in plan.npus if npu.allotment.problem is not None])
+    return None if found is None else _of(_npus(n.id for n in plan.npus if n.allotment.problem == found), found)
 
 
 def stopped(conditions: object, now: str) -> list[dict[str, Any]]:
@@ -79,13 +82,15 @@ def stopped(conditions: object, now: str) -> list[dict[str, Any]]:
     listed = [dict(entry) for entry in conditions if isinstance(entry, Mapping)] if isinstance(conditions, list) else []
     for entry in listed:
         if entry.get("type") == "Ready" and entry.get("status") != "Unknown":
-            reason = Reason.AGENT_STOPPED
-            entry |= {"status": "Unknown", "reason": reason.value, "message": reason.meaning, "lastTransitionTime": now}
+            left = with_remedy(Problem(Reason.AGENT_STOPPED, Reason.AGENT_STOPPED.meaning))
+            said = {"reason": left.reason.value, "message": left.message}
+            entry |= {"status": "Unknown", **said, "lastTransitionTime": now}
     return listed
 
 
 class Conditions:
-    """Makes the list of conditions; one that says the same as before keeps its transition time."""
+    """Makes the list of conditions; one that says the same as before keeps its transition time. The message of one that
+    is not as it should be ends with what to do."""
 
     def __init__(self, before: object, now: str, generation: int) -> None:
         # What was written last may come from a file that people edit.
@@ -95,7 +100,8 @@ class Conditions:
 
     def of(self, report: Report, states: Sequence[tuple[str, Problem | None]]) -> list[dict[str, Any]]:
         """All conditions of a report. `states`: state and problem of each worker."""
-        unbound = [problem or Problem(Reason.PENDING, "") for state, problem in states if state not in _GOOD]
+        named = [(state, problem, _who(report, at)) for at, (state, problem) in enumerate(states)]
+        unbound = [_of(who, problem or _WAITING) for state, problem, who in named if state not in _GOOD]
         open_problems = [*report.faults, *unbound, *_without_cpus(report)]
         nothing = no_plan_at_all(report)
         if nothing is not None and nothing not in open_problems:
@@ -104,23 +110,26 @@ class Conditions:
         unread = gravest([p for p in open_problems if p.reason in READ_FAULTS])
         invalid = gravest([p for p in [*report.faults, *([nothing] if nothing else [])] if p.reason in PLAN_FAULTS])
         of_npu_smi = (problem for problem in report.faults if problem.reason in NPU_SMI_FAULTS)
-        degraded = gravest([*report.notes, *_missing(report), *of_npu_smi])
+        missing = [*report.notes, *_missing(report), *of_npu_smi]
+        degraded = _with_others(gravest(missing), missing)
         return [
-            self._ready(report, ready),
+            self._ready(report, ready, degraded),
             self._condition("TopologyDiscovered", unread is None, unread, "CPUs, NUMA nodes and NPUs were read"),
             self._condition("PlanValid", nothing is None and invalid is None, invalid or nothing, "a plan was made"),
-            self._bound(report, states, unbound),
+            self._bound(report, named, unbound),
             self._degraded(degraded),
             *self._restored(report),
         ]
 
-    def _ready(self, report: Report, problem: Problem | None) -> dict[str, Any]:
+    def _ready(self, report: Report, problem: Problem | None, degraded: Problem | None) -> dict[str, Any]:
+        # `kubectl get cbp` shows this condition alone.
+        less = f"; Degraded: {degraded}" if degraded is not None else ""
         if problem is None and report.spec.mode is Mode.DISABLED:
-            return self._entry("Ready", "True", Problem(Reason.DISABLED, "mode is Disabled: nothing is bound"))
-        return self._condition("Ready", problem is None, problem, "the plan is in force")
+            return self._entry("Ready", "True", Problem(Reason.DISABLED, f"mode is Disabled: nothing is bound{less}"))
+        return self._condition("Ready", problem is None, problem, f"the plan is in force{less}")
 
     def _bound(
-        self, report: Report, states: Sequence[tuple[str, Problem | None]], unbound: Sequence[Problem]
+        self, report: Report, states: Sequence[tuple[str, Problem | None, str]], unbound: Sequence[Problem]
     ) -> dict[str, Any]:
         if report.spec.mode is Mode.DISABLED:
             return self._condition("Bound", False, Problem(Reason.DISABLED, "mode is Disabled"), "")
@@ -129,7 +138,7 @@ class Conditions:
         if not states:
             nobody = Problem(Reason.NO_WORKERS, "no process that is to be bound runs on an NPU")
             return self._entry("Bound", "True", nobody)
-        skipped = [problem or Problem(Reason.PENDING, "") for state, problem in states if state == "Skipped"]
+        skipped = [_of(who, problem or _WAITING) for state, problem, who in states if state == "Skipped"]
         text = f"all of {len(states)} workers are bound"
         return self._condition("Bound", not (unbound or skipped), gravest([*unbound, *skipped]), text)
 
@@ -150,7 +159,7 @@ class Conditions:
     def _condition(self, kind: str, good: bool, problem: Problem | None, text: str) -> dict[str, Any]:
         if good:
             return self._entry(kind, "True", Problem(Reason.AS_PLANNED, text))
-        return self._entry(kind, "False", problem or Problem(Reason.PENDING, "not known yet"))
+        return self._entry(kind, "False", with_remedy(problem or Problem(Reason.PENDING, "not known yet")))
 
     def _entry(self, kind: str, status: str, problem: Problem) -> dict[str, Any]:
         before = self._before.get(kind, {})
@@ -168,7 +177,22 @@ class Conditions:
         return entry
 
 
+_OF_ALL = frozenset({Reason.UNSUPPORTED_ARCHITECTURE, Reason.NO_CPUS, Reason.NO_NPUS})
+_WAITING = Problem(Reason.PENDING, "a worker is not bound yet")
 _GOOD = frozenset({"Bound", "Planned", "Skipped"})
+
+
+def _with_others(first: Problem | None, missing: Sequence[Problem]) -> Problem | None:
+    """What is missing with what to do, and the reasons of everything else that is: one condition has to do for all."""
+    if first is None:
+        return None
+    others = sorted({problem.reason for problem in missing} - {first.reason})
+    also = f" (also: {', '.join(others)})" if others else ""
+    told = f"{with_remedy(first).message}{also}"
+    if len(told.encode()) > MAX_MESSAGE_BYTES:
+        room = MAX_MESSAGE_BYTES - len(also.encode())
+        told = f"{first.message.encode()[: max(room, 0)].decode(errors='ignore')}{also}"
+    return Problem(first.reason, told)
 
 
 def _without_cpus(report: Report) -> list[Problem]:
@@ -176,8 +200,30 @@ def _without_cpus(report: Report) -> list[Problem]:
     if report.plan is None:
         return []
     used = {npu for entry in report.plan.workers for npu in entry.worker.npus}
-    problems = [npu.allotment.problem for npu in report.plan.npus if npu.id in used and npu.allotment.roles is None]
-    return [problem for problem in problems if problem is not None]
+    without = [npu for npu in report.plan.npus if npu.id in used and npu.allotment.roles is None]
+    return [_of(_npus([npu.id]), npu.allotment.problem) for npu in without if npu.allotment.problem is not None]
+
+
+def _who(report: Report, at: int) -> str:
+    """The worker of this place in the plan, for people: with its pod, where it is in one."""
+    assert report.plan is not None
+    worker = report.plan.workers[at].worker
+    namespace, pod, _ = report.seen.places.get(worker.process, ("", "", "")) if report.seen else ("", "", "")
+    owner = f"pod {printable(f'{namespace}/{pod}', 100)}" if pod else f"process {worker.process.pid}"
+    return f"{owner} on {_npus(worker.npus)}"
+
+
+def _npus(ids: Iterable[int]) -> str:
+    found = CpuSet(ids)
+    return f"NPU {found}" if len(found) == 1 else f"NPUs {found}"
+
+
+def _of(who: str, problem: Problem) -> Problem:
+    """What is wrong with whom: `kubectl get cbp` shows this message alone. One that is said of the whole node stays as
+    it is, since it is the same for all."""
+    if problem.reason in _OF_ALL or not problem.message or who in problem.message:
+        return problem
+    return Problem(problem.reason, f"{who}: {problem.message}")
 
 
 _OF_THE_NODE = frozenset({Reason.MIGRATION_UNSUPPORTED, Reason.PERMISSION_DENIED})

@@ -6,7 +6,7 @@ what an earlier run reported, tells nothing again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from agent.control.drift import VLLM_ASCEND
 from agent.control.report import Report
 from agent.model.outcome import WorkerOutcome
 from agent.model.reason import Reason, printable
+from agent.model.remedies import REMEDIES, with_remedy
 from agent.model.spec import Mode, Role
 from agent.model.workload import ProcessId
 
@@ -67,6 +68,7 @@ def _of_workers(before: Status, after: Status, mode: Mode) -> Iterator[Happening
         return  # the same object, as in every pass in which nothing happens
     known = {(w.pid, w.namespace, w.pod): w for w in _workers(before)}
     told: dict[tuple[str, str, Reason, bool], list[str]] = {}
+    remedies: dict[tuple[str, str, Reason, bool], list[str]] = {}
     for worker in _workers(after):
         was = known.get((worker.pid, worker.namespace, worker.pod))
         if not worker.pod or mode is not Mode.ENFORCE or (was and _same(was, worker)):
@@ -75,16 +77,22 @@ def _of_workers(before: Status, after: Status, mode: Mode) -> Iterator[Happening
         text = f"process {worker.pid} {worker.where}"
         if worker.state == "Bound":
             told.setdefault((worker.namespace, worker.pod, Reason.CPU_BOUND, False), []).append(text)
-        elif worker.state in ("Failed", "Partial"):
+            continue
+        if worker.state in ("Failed", "Partial"):
             contested = worker.reason == Reason.CPU_BINDING_CONFLICT.value
-            why = Reason.CPU_BINDING_CONFLICT if contested else Reason.CPU_BINDING_FAILED
-            told.setdefault((worker.namespace, worker.pod, why, True), []).append(text + because)
-        elif worker.state == "Skipped":
-            told.setdefault((worker.namespace, worker.pod, Reason.CPU_BINDING_SKIPPED, False), []).append(
-                text + because
+            key = (
+                *(worker.namespace, worker.pod),
+                *(Reason.CPU_BINDING_CONFLICT if contested else Reason.CPU_BINDING_FAILED, True),
             )
-    for (namespace, pod, reason, warning), texts in told.items():
-        yield Happening(reason, _joined(texts), warning, namespace, pod)
+        elif worker.state == "Skipped":
+            key = (worker.namespace, worker.pod, Reason.CPU_BINDING_SKIPPED, False)
+        else:
+            continue
+        told.setdefault(key, []).append(text + because)
+        remedies.setdefault(key, []).append(_remedy(worker.reason))
+    for key, texts in told.items():
+        namespace, pod, reason, warning = key
+        yield Happening(reason, _joined(texts, remedies.get(key, ())), warning, namespace, pod)
 
 
 def _same(was: _Seen, now: _Seen) -> bool:
@@ -96,7 +104,7 @@ def _of_pass(report: Report, act: ActResult) -> Iterator[Happening]:
     if seen is None:
         return
     for (namespace, pod), problem in seen.misannotated.items():
-        yield Happening(problem.reason, problem.message, True, namespace, pod, standing=True)
+        yield Happening(problem.reason, with_remedy(problem).message, True, namespace, pod, standing=True)
     if report.spec.mode is Mode.DRY_RUN:
         return
     # Degraded shows the gravest thing that is missing; this one somebody has to configure.
@@ -180,9 +188,15 @@ def _seen(pid: int, namespace: str, pod: str, entries: list[tuple[Mapping[str, A
     return _Seen(pid, namespace, pod, state, _text(worker.get("reason")), _text(worker.get("message")), where)
 
 
-def _joined(texts: list[str]) -> str:
+def _remedy(reason: str) -> str:
+    """What people can do about the reason of a worker; empty where its message says so."""
+    return next((text for known, text in REMEDIES.items() if known.value == reason), "")
+
+
+def _joined(texts: Sequence[str], remedies: Sequence[str] = ()) -> str:
+    """All of them, and behind them once each what to do."""
     count = f"{len(texts)} workers: " if len(texts) > 1 else ""
-    return _short(count + "; ".join(texts))
+    return _short(count + "; ".join((*texts, *filter(None, dict.fromkeys(remedies)))))
 
 
 def _short(text: str) -> str:

@@ -12,6 +12,7 @@ from agent.control.report import Report, log_lines
 from agent.control.steps import StepsResult
 from agent.model.plan import Plan
 from agent.model.reason import Problem, Reason
+from agent.model.remedies import with_remedy
 from agent.model.spec import Mode
 
 log = logging.getLogger("agent.control.loop")
@@ -47,9 +48,9 @@ class LogBook:
         self._steps(report, steps)
 
     def once(self, key: object, problem: Problem, level: int) -> None:
-        """A problem, when it is another than what was said under this key."""
+        """A problem and what to do, when it is another than what was said under this key."""
         if self._changed(key, problem):
-            log.log(level, "%s", problem)
+            log.log(level, "%s", with_remedy(problem))
 
     def forget(self, key: object) -> None:
         """What is said under this key the next time is new."""
@@ -71,7 +72,7 @@ class LogBook:
         of_workers = [outcome.problem for outcome in act.outcomes.values() if outcome.problem is not None]
         conflicts = [problem for problem in of_workers if problem.reason is Reason.CPU_BINDING_CONFLICT]
         for problem in self._new("conflicts", conflicts):
-            log.warning("%s", problem)
+            log.warning("%s", with_remedy(problem))
         for process, count in act.released.items():
             log.warning("process %d has no plan any more: %d threads given back to their cpuset", process.pid, count)
         for process, count in act.undone.items():

@@ -16,9 +16,9 @@ from agent.model.node import DeviceType
 from agent.model.outcome import IrqOutcome, MemoryOutcome, UvbOutcome, WorkerOutcome
 from agent.model.plan import NpuPlan, Plan, Roles, WorkerPlan
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
+from agent.model.remedies import with_remedy
 from agent.model.spec import Mode, Role, Spec
 from agent.model.workload import ProcessId
-from agent.planning.remedies import with_remedy
 
 API_VERSION = "cpubind.dev/v1alpha1"
 KIND = "CpuBindingPlan"
@@ -231,8 +231,8 @@ def _worker(report: Report, entry: WorkerPlan) -> Object:
 def _used_by(strangers: Sequence[Candidate]) -> Problem:
     first = strangers[0]
     owner = f"pod {first.pod.namespace}/{first.pod.name}" if first.pod else f"process {first.process.pid} {first.name}"
-    more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
-    return Problem(Reason.NOT_OPTED_IN, f"in use by {owner}{more}, not to be bound")
+    more = f"and {len(strangers) - 1} more " if len(strangers) > 1 else ""
+    return Problem(Reason.NOT_OPTED_IN, f"in use by {owner} {more}and not to be bound")
 
 
 def _irq(report: Report, npu: int) -> dict[str, str]:

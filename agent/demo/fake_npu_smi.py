@@ -10,7 +10,7 @@ from agent.demo.fake_files import put, put_executable
 from agent.demo.profiles import Profile
 from agent.model.node import ProcessRow
 from agent.model.reason import Reason, Refused
-from agent.node.npu_smi.recognise import recognise
+from agent.node.npu_smi.recognise import refuse_errors
 
 DRIVER_NOT_READY = "dcmi module initialize failed. ret is -8005\n"
 """What npu-smi prints when the driver is not loaded."""
@@ -94,8 +94,7 @@ class NpuSmiStandIn:
         else:
             answer = npu_smi_tables.query(self._profile, self._rows, args)
             output, status = (UNKNOWN_QUERY, 1) if answer is None else (answer, 0)
-        if problem := recognise(output, status):
-            raise Refused(problem.reason, problem.message)
+        refuse_errors(f"npu-smi {' '.join(args)}", output, status)
         return output
 
     def _render(self, args: tuple[str, ...]) -> None:

@@ -158,6 +158,7 @@ class Show:
             f"    export CPUBIND_NODE_NAME={setup.node} CPUBIND_ARCHITECTURE={setup.architecture}",
             "    cpubind plan",
             "    cpubind verify",
+            "    cpubind explain npu:0",
         )
         for line in lines:
             # As it is, however narrow the terminal: it is for copying.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -38,6 +39,18 @@ class ApiError(Exception):
         """Seconds that the API server asked to wait (429, 503)."""
 
 
+@contextmanager
+def _missing_resource_told() -> Iterator[None]:
+    """A collection of plans that is not there is a CRD that is not there."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status == 404:
+            missing = Problem(Reason.PLAN_RESOURCE_MISSING, f"no resource {PLURAL} of {API_VERSION}")
+            raise ApiError(missing, 404) from None
+        raise
+
+
 class Api:
     """A client of the API server. Every request has a limit and is made once: whoever calls tries again, later.
 
@@ -62,15 +75,10 @@ class Api:
 
     def create_plan(self, body: Mapping[str, Any]) -> Object:
         """POSTs a plan and returns it as it was made. `ApiError` with PlanResourceMissing without the CRD."""
-        try:
+        with _missing_resource_told():
             return self._of_plans(
                 "create", lambda api, **how: api.create_cluster_custom_object(GROUP, VERSION, PLURAL, dict(body), **how)
             )
-        except ApiError as error:
-            if error.status == 404:
-                missing = Problem(Reason.PLAN_RESOURCE_MISSING, f"no resource {PLURAL} of {API_VERSION}")
-                raise ApiError(missing, 404) from None
-            raise
 
     def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
         """Server-side apply of ``/status``, taking over every field in it; returns the whole object."""
@@ -91,11 +99,12 @@ class Api:
         )
 
     def plans(self, name: str = "") -> list[Object]:
-        """The plan of one node, or of all."""
+        """The plan of one node, or of all. `ApiError` with PlanResourceMissing without the CRD."""
         selector = {"field_selector": f"metadata.name={name}"} if name else {}
-        found = self._of_plans(
-            "list", lambda api, **how: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **how)
-        )
+        with _missing_resource_told():
+            found = self._of_plans(
+                "list", lambda api, **how: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **how)
+            )
         return list(found.get("items") or [])
 
     def pods(self, node: str) -> list[Object]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from agent.model.reason import Problem, Reason
+from agent.model.remedies import with_remedy
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Trouble:
         cause = problem.reason, problem.message.partition(": ")[2]  # whatever was asked for
         if cause not in self._told and len(self._told) < MAX_TOLD:
             self._told.add(cause)
-            log.warning("%s: %s; what is bound stays and is kept", self._about, problem)
+            log.warning("%s: %s; what is bound stays and is kept", self._about, with_remedy(problem))
         if now - self._since >= LASTING_SECONDS and (
             self._lasting is None or self._lasting.reason is not problem.reason
         ):

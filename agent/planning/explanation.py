@@ -4,11 +4,11 @@ decides; what is left undone, and what would change the outcome."""
 from __future__ import annotations
 
 from agent.model.plan import Allotment, DomainPlan, NpuPlan, Plan, PlanInput, WorkerPlan
+from agent.model.remedies import remedy_of
 from agent.model.spec import Helpers, Mode, Rebalance, Steps
 from agent.model.workload import Container
 from agent.planning.explained_cut import cut_lines, npus, straddles, strategy_lines
 from agent.planning.memory import objection, target_node
-from agent.planning.remedies import remedy_of
 
 
 def explain_npu(inp: PlanInput, plan: Plan, npu: NpuPlan) -> list[str]:

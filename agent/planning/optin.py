@@ -18,12 +18,13 @@ HELPERS = PREFIX + "helpers"
 _BOOLEAN = re.compile("true|false")
 _NAMES = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\s*,\s*[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VALUES = {
-    "enabled": _BOOLEAN,
-    "memory-migration": _BOOLEAN,
-    "irq-binding": _BOOLEAN,
-    "helpers": re.compile("Leave|Confine"),
-    "containers": _NAMES,
+    "enabled": (_BOOLEAN, "true or false"),
+    "memory-migration": (_BOOLEAN, "true or false"),
+    "irq-binding": (_BOOLEAN, "true or false"),
+    "helpers": (re.compile("Leave|Confine"), "Leave or Confine"),
+    "containers": (_NAMES, "names of containers, separated by commas"),
 }
+"""Name -> what a value has to look like, and how that is told."""
 
 
 def invalid_annotation(pod: Pod) -> Problem | None:
@@ -32,11 +33,17 @@ def invalid_annotation(pod: Pod) -> Problem | None:
     for key in sorted(pod.annotations):
         name, _, _container = key.removeprefix(PREFIX).partition(".")
         known = _VALUES.get(name) if key.startswith(PREFIX) else None
-        if known is not None and known.fullmatch(pod.annotations[key]) is None:
-            value = printable(repr(pod.annotations[key]), 60)
-            message = f"pod {pod.namespace}/{pod.name}: {printable(key, 80)}: {value} cannot be used; it is left alone"
+        if known is not None and known[0].fullmatch(pod.annotations[key]) is None:
+            value, where = printable(repr(pod.annotations[key]), 60), f"pod {pod.namespace}/{pod.name}"
+            message = f"{where}: {printable(key, 80)}: {value} is not {known[1]}; the pod is left as it is"
             return Problem(Reason.INVALID_ANNOTATION, message)
     return None
+
+
+def unknown_annotations(pod: Pod) -> tuple[str, ...]:
+    """Keys below our prefix that mean nothing: misspelt, mostly."""
+    ours = (key for key in sorted(pod.annotations) if key.startswith(PREFIX))
+    return tuple(key for key in ours if key.removeprefix(PREFIX).partition(".")[0] not in _VALUES)
 
 
 def opted_in(pod: Pod, container: str, *, unless_said: bool = False) -> bool | None:

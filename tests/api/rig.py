@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.cli.serving import Serving
 from agent.demo.fake_kubelet import OPT_IN, VirtualPod, config_hash
 from agent.demo.virtual import VirtualNode
 from agent.demo.workload import Worker
@@ -29,17 +30,21 @@ that measures time sets `speed` to 1."""
 class KubeRig:
     """One node with one agent. Nothing of it runs before `start`; `close` ends everything."""
 
-    def __init__(self, cluster: Cluster, folder: Path, profile: str = "a3", **settings: Any) -> None:
-        """`settings` are those of the agent, by their names in `agent.settings`."""
+    def __init__(
+        self, cluster: Cluster, folder: Path, profile: str = "a3", *, interrupts: bool = False, **settings: Any
+    ) -> None:
+        """`settings` are those of the agent, by their names in `agent.settings`. With `metrics_address` it serves its
+        metrics."""
         self.cluster = cluster
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile, interrupts=False)
-        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "api_jitter": 0, "irq_binding": False}
+        self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)
+        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "api_jitter": 0, "irq_binding": interrupts}
         self.settings |= settings
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)
         self.speed = SPEED
         self.agent: ClusterAgent | None = None
+        self._serving: Serving | None = None
         self._thread: threading.Thread | None = None
         cluster.ensure_namespace("prod")
 
@@ -60,6 +65,10 @@ class KubeRig:
             {"node_name": self.name, "host_root": self.node.root, "architecture": "aarch64", **self.settings}
         )
         host, port = self.address
+        served = {}
+        if "metrics_address" in self.settings:
+            self._serving = Serving(loaded)
+            served = {"turned": self._serving.turned, "problems": self._serving.problems}
         ties = Ties(
             Access(f"https://{host}:{port}", self.service_account),
             self.node.npu_smi,
@@ -67,8 +76,11 @@ class KubeRig:
             journal=self.folder / "journal.json",
             backoffs=Backoffs(0.1, 0.5),
             clock=lambda: time.monotonic() * self.speed,
+            **served,  # type: ignore[arg-type]
         )
         self.agent = ClusterAgent(loaded, loaded.spec(), ties)
+        if self._serving is not None:
+            self._serving.adopt(self.agent.agent, self.agent.watch_ages)
         self._thread = threading.Thread(target=self.agent.run, name="agent", daemon=True)
         self._thread.start()
         return self.agent
@@ -79,7 +91,9 @@ class KubeRig:
             self.agent.stop()
             self._thread.join(20)
             assert not self._thread.is_alive(), "the agent did not stop"
-        self.agent = None
+        if self._serving is not None:
+            self._serving.close()
+        self.agent = self._serving = None
 
     def kill(self) -> None:
         """SIGKILL: nothing is written any more, to the host or to the API server."""

@@ -88,8 +88,8 @@ def older_chart(tmp_path: Path) -> Path:
 class Node(KubeRig):
     """A node whose agent has what the chart gives it."""
 
-    def __init__(self, release: Release, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(release.cluster, folder, "a2")
+    def __init__(self, release: Release, folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
+        super().__init__(release.cluster, folder, "a2", **how)
         self._release = release
         self._environment = monkeypatch
 

@@ -67,7 +67,8 @@ def test_kubectl_shows_plans_as_a_table_in_full_and_explained(a2: KubeRig, tools
     assert head[-2:] == ["HASH", "MESSAGE"]
     assert row[8:10] == ["False", "InvalidSpec"]
     assert row[-2] == a2.status["planHash"]
-    assert row[-1] == "spec.reservedCpus: range 5-3 in CPU list '5-3' runs backwards"
+    said = "spec.reservedCpus: range 5-3 in CPU list '5-3' runs backwards"
+    assert row[-1] == f"{said}; correct it: kubectl edit cbp, or the state file"
     described = tools.kubectl("describe", "cbp", "a2-0")
     assert "Reserved Cpus:  5-3" in described
     events = described.partition("Events:")[2]

@@ -67,7 +67,8 @@ def test_an_annotation_that_cannot_be_used_is_told_once_and_costs_nobody_else_an
     a2.until_bound([good])
     (event,) = a2.until(lambda: a2.events("InvalidAnnotation"), "the event")
     assert (event["type"], event["involvedObject"]["name"]) == ("Warning", "typo")
-    assert event["message"] == "pod prod/typo: cpubind.dev/enabled: 'yes' cannot be used; it is left alone"
+    said = "cpubind.dev/enabled: 'yes' is not true or false; the pod is left as it is; correct the annotation"
+    assert event["message"] == f"pod prod/typo: {said}"
     a2.until(lambda: a2.events("CpuBound"), "the other event, which comes after it")
     a2.kill()
 

@@ -15,6 +15,11 @@ from tests.cluster.real_apiserver import RealApiServer
 class ToolError(Exception):
     """The program ended with an error; the message is what it said on stderr."""
 
+    def __init__(self, said: str, out: str = "") -> None:
+        super().__init__(said)
+        self.out = out
+        """What it printed all the same."""
+
 
 class Tools:
     """Both programs with a kubeconfig and a home of their own."""
@@ -61,7 +66,7 @@ class Tools:
             [tool(name), *args], capture_output=True, text=True, env=environment, timeout=60, check=False
         )
         if done.returncode:
-            raise ToolError(done.stderr.strip())
+            raise ToolError(done.stderr.strip(), done.stdout)
         return done.stdout
 
 

@@ -278,7 +278,7 @@ def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
     snapshot = snapshot_of(a2, tmp_path / "s")
     for pod, said in {
         "plain": 'annotate the pod\'s template with cpubind.dev/enabled: "true"',
-        "typo": "cpubind.dev/enabled: 'yes' cannot be used; it is left alone: correct the annotation",
+        "typo": "cpubind.dev/enabled: 'yes' is not true or false; the pod is left as it is; correct the annotation",
         "idle": "no process of pod idle holds an NPU: npu-smi info",
         "nope": "cpubind plan lists them",
     }.items():

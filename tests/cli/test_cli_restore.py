@@ -19,6 +19,8 @@ from agent.demo.standin import StandIn
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.plan import Roles
+from agent.model.reason import Reason
+from agent.model.remedies import REMEDIES
 from agent.model.workload import ProcessId
 from agent.node.host import LinuxHost
 from agent.node.procfs import boot_id
@@ -119,7 +121,7 @@ def test_beside_a_running_agent_it_says_in_one_line_what_to_do(rig: Rig, restore
     done = restore()
     assert (done.status, done.out, done.err.count("\n")) == (3, "", 1)
     assert "pid 7" in done.err
-    assert done.err.endswith("stop it, or set mode: Disabled in its plan\n")
+    assert done.err.endswith(f"; {REMEDIES[Reason.LOCKED]}\n")
     assert rig.writes() == writes
     assert not is_free(worker)
     # A look needs no lock.

@@ -220,7 +220,7 @@ def test_explain_of_a_pod_that_is_not_bound_says_why_and_what_would_change_it(pl
     [
         (pod("x", {"cpubind.dev/enabled": "true"}, nodeName="a3-0"), "No process of it holds an NPU of node a3-0"),
         (pod("x", nodeName="a3-0"), 'annotate its template with cpubind.dev/enabled: "true"'),
-        (pod("x", {"cpubind.dev/enabled": "yes"}, nodeName="a3-0"), "cpubind.dev/enabled: 'yes' cannot be used"),
+        (pod("x", {"cpubind.dev/enabled": "yes"}, nodeName="a3-0"), "cpubind.dev/enabled: 'yes' is not true or false"),
         (pod("x", {"cpubind.dev/enabled": "true"}, nodeName="b-7"), "Node b-7 has no plan: no agent runs there"),
         (pod("x", {"cpubind.dev/enabled": "true"}), "It has no node yet"),
         (None, "there is no such pod that you may read"),

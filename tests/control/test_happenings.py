@@ -19,6 +19,7 @@ from agent.model.node import DeviceType, Topology
 from agent.model.outcome import IrqOutcome, Misplaced, WorkerOutcome
 from agent.model.plan import Allotment, Plan, WorkerPlan
 from agent.model.reason import Problem, Reason
+from agent.model.remedies import REMEDIES
 from agent.model.spec import Mode, Role, Spec, Strategy
 from agent.model.workload import ProcessId, Worker
 
@@ -124,9 +125,14 @@ def test_what_is_bound_elsewhere_or_fails_for_another_reason_is_news(
 def test_a_failure_is_told_with_its_reason() -> None:
     failed = worker(7, "Failed", reason="InsufficientCpus", message="an NPU needs 5 CPUs")
     (happening,) = told({}, plan(npu(failed)))
-    assert happening.message == "process 7 on NPU 0: InsufficientCpus: an NPU needs 5 CPUs"
+    assert happening.message == (
+        "process 7 on NPU 0: InsufficientCpus: an NPU needs 5 CPUs; "
+        "reserve fewer CPUs, give the pod more, or let fewer pods have CPUs of their own"
+    )
     (happening,) = told({}, plan(npu(worker(7, "Skipped", reason="UnsupportedArchitecture"))))
-    assert happening.message == "process 7 on NPU 0: UnsupportedArchitecture"
+    assert (
+        happening.message == "process 7 on NPU 0: UnsupportedArchitecture; nothing, or set allowAnyArchitecture: true"
+    )
 
 
 def test_a_worker_that_somebody_else_keeps_moving_is_told_by_that_reason() -> None:
@@ -134,7 +140,9 @@ def test_a_worker_that_somebody_else_keeps_moving_is_told_by_that_reason() -> No
     for before in ({}, plan(npu(worker(7)))):
         (happening,) = told(before, plan(npu(contested)))
         assert (happening.reason, happening.warning, happening.pod) == (Reason.CPU_BINDING_CONFLICT, True, "llm-0")
-        assert happening.message.endswith(": CpuBindingConflict: somebody else")
+        assert happening.message.endswith(
+            f": CpuBindingConflict: somebody else; {REMEDIES[Reason.CPU_BINDING_CONFLICT]}"
+        )
     longer = worker(7, "Partial", reason="CpuBindingConflict", message="left for 20 s")
     assert told(plan(npu(contested)), plan(npu(longer))) == []
     assert reasons(plan(npu(contested)), plan(npu(worker(7)))) == ["CpuBound"]
@@ -142,6 +150,20 @@ def test_a_worker_that_somebody_else_keeps_moving_is_told_by_that_reason() -> No
 
 def test_a_process_that_is_in_no_pod_has_nobody_to_be_told_to() -> None:
     assert told({}, plan(npu({"pid": 1, "state": "Bound"}, {"pid": 2, "state": "Failed"}))) == []
+
+
+def test_what_to_do_about_several_workers_of_a_pod_is_told_once_for_each_reason() -> None:
+    few = {"reason": "InsufficientCpus", "message": "4 CPUs"}
+    after = plan(
+        npu(worker(1, "Failed", **few), number=0),
+        npu(worker(2, "Failed", **few), number=1),
+        npu(worker(3, "Failed", reason="NoAffinity"), number=2),
+    )
+    (happening,) = told({}, after)
+    assert happening.message == (
+        "3 workers: process 1 on NPU 0: InsufficientCpus: 4 CPUs; process 2 on NPU 1: InsufficientCpus: 4 CPUs; "
+        f"process 3 on NPU 2: NoAffinity; {REMEDIES[Reason.INSUFFICIENT_CPUS]}; {REMEDIES[Reason.NO_AFFINITY]}"
+    )
 
 
 def test_workers_of_a_pod_are_folded_into_one_by_reason() -> None:
@@ -181,7 +203,7 @@ SEEN = Observation(
     places={ProcessId(1, 9): ("prod", "llm-0", "vllm"), ProcessId(2, 9): ("prod", "llm-0", "vllm")},
     misannotated={("prod", "odd"): Problem(Reason.INVALID_ANNOTATION, "cannot be used")},
 )
-ODD = Happening(Reason.INVALID_ANNOTATION, "cannot be used", True, "prod", "odd", standing=True)
+ODD = Happening(Reason.INVALID_ANNOTATION, "cannot be used; correct the annotation", True, "prod", "odd", standing=True)
 
 
 def repaired(pid: int, count: int) -> WorkerOutcome:

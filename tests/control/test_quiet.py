@@ -12,6 +12,7 @@ from agent.demo.virtual import DAVINCI_MAJOR
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Problem, Reason
+from agent.model.remedies import REMEDIES
 from agent.model.workload import ProcessId
 from agent.node.host import EVERY_CPU
 from tests.control.pods import OUT, annotate, delete, free
@@ -141,7 +142,7 @@ def test_news_of_a_look_that_failed_are_not_forgotten(quiet: Quiet) -> None:
 def test_why_nothing_is_heard_is_in_the_plan(quiet: Quiet) -> None:
     quiet.hearsay.up, quiet.hearsay.trouble = False, Problem(Reason.PERMISSION_DENIED, "no process events")
     quiet.sweep()
-    assert quiet.condition("Degraded")["message"] == "no process events"
+    assert quiet.condition("Degraded")["message"] == f"no process events; {REMEDIES[Reason.PERMISSION_DENIED]}"
 
 
 def test_the_agent_says_whom_it_wants_to_hear_of(quiet: Quiet) -> None:

@@ -18,6 +18,8 @@ from agent.control.steps import HostSteps
 from agent.demo.fake_irqbalance import FakeIrqbalance
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
+from agent.model.reason import Reason
+from agent.model.remedies import REMEDIES
 from tests.control.pods import free, is_free
 from tests.control.rig import Rig
 from tests.control.steps import all_irqs, effects, journal, moved, uvb_thread
@@ -166,7 +168,7 @@ def test_what_is_wrong_with_a_step_is_said_once_in_the_log(tmp_path: Path, caplo
         for _ in range(3):
             rig.sweep()
     assert [line for line in caplog.messages if "PermissionDenied" in line] == [
-        "PermissionDenied: 1 of 1 threads: Operation not permitted"
+        f"PermissionDenied: 1 of 1 threads: Operation not permitted; {REMEDIES[Reason.PERMISSION_DENIED]}"
     ]
 
 

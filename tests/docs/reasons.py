@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from agent.control.conditions import READ_FAULTS, Conditions, stopped
 from agent.control.report import Report, worker_state
@@ -116,7 +117,7 @@ NOTES = (
 """What the agent can do without: all that npu-smi can be lacking is among it, as long as an earlier answer stands."""
 
 
-def _plan(problem: Problem | None = None, npu: Problem | None = None, worker: Problem | None = None) -> Plan:
+def a_plan(problem: Problem | None = None, npu: Problem | None = None, worker: Problem | None = None) -> Plan:
     """Two NPUs, of which one has CPUs unless there is no plan at all; one worker, on the first."""
     cpus = Allotment(CpuSet.parse("0-9"), Roles(main=CpuSet.parse("0-9")))
     none = Allotment(problem=problem) if problem else None
@@ -132,16 +133,16 @@ def _plan(problem: Problem | None = None, npu: Problem | None = None, worker: Pr
     )
 
 
-def _standings(report: Report) -> Iterator[Standing]:
+def conditions(report: Report) -> Iterator[dict[str, Any]]:
+    """What its status has, and what an agent leaves behind that is stopped then."""
     states = [worker_state(report, entry) for entry in report.plan.workers] if report.plan else []
-    conditions = Conditions([], NOW, 1).of(report, states)
-    for entry in [*conditions, *stopped(conditions, NOW)]:
-        yield entry["type"], entry["status"], entry["reason"]
+    now = Conditions([], NOW, 1).of(report, states)
+    yield from [*now, *stopped(now, NOW)]
 
 
 def _reports() -> Iterator[Report]:
     """A report for each thing that can be wrong, and those in which nothing is."""
-    spec, disabled, plan = Spec(), Spec(mode=Mode.DISABLED), _plan()
+    spec, disabled, plan = Spec(), Spec(mode=Mode.DISABLED), a_plan()
     for mode in Mode:
         yield Report("n", Spec(mode=mode), plan, outcomes={ProcessId(1, 1): WorkerOutcome(ProcessId(1, 1), "Bound")})
         yield Report("n", Spec(mode=mode), plan, taken="1 worker")
@@ -150,15 +151,15 @@ def _reports() -> Iterator[Report]:
         yield Report("n", spec, None, faults=(problem,))
         yield Report("n", spec, plan, faults=(problem,))
     for problem in _problems(WHOLE_PLAN):
-        yield Report("n", spec, _plan(problem))
+        yield Report("n", spec, a_plan(problem))
     for problem in _problems(OF_NPUS):
-        yield Report("n", spec, _plan(npu=problem))
+        yield Report("n", spec, a_plan(npu=problem))
         # Where all NPUs lack CPUs there is no plan at all, by the same reason.
         yield Report(
             "n", spec, Plan(DeviceType.A3, Strategy.GLOBAL_SLICE, (NpuPlan(0, "", Allotment(problem=problem)),))
         )
     for problem in _problems(OF_WORKERS):
-        yield Report("n", spec, _plan(worker=problem))
+        yield Report("n", spec, a_plan(worker=problem))
     for problem in _problems(BINDING):
         state = "Pending" if problem.reason is Reason.PROCESS_GONE else "Failed"
         process = ProcessId(1, 1)
@@ -176,4 +177,10 @@ def _problems(reasons: Iterable[Reason]) -> Sequence[Problem]:
 
 def standings() -> set[Standing]:
     """Every condition that the code can make of what can be wrong."""
-    return {standing for report in _reports() for standing in _standings(report)}
+    return {(entry["type"], entry["status"], entry["reason"]) for entry in every_condition()}
+
+
+def every_condition() -> Iterator[dict[str, Any]]:
+    """The same, with what each says."""
+    for report in _reports():
+        yield from conditions(report)

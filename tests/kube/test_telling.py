@@ -6,6 +6,7 @@ import pytest
 
 from agent.kube.telling import LASTING_SECONDS, MAX_TOLD, STEADY_SECONDS, Trouble
 from agent.model.reason import Problem, Reason
+from agent.model.remedies import REMEDIES
 
 REFUSED = Problem(Reason.API_REFUSED, "list of pods: 403 Forbidden")
 AWAY = Problem(Reason.API_UNREACHABLE, "watch of pods: Connection refused")
@@ -44,7 +45,9 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 def test_it_is_told_once_that_it_begins_and_once_that_it_ends(told: Told) -> None:
     told.look(None, 100)
     told.look(REFUSED, 3600)
-    assert told.lines == ["pods: ApiRefused: list of pods: 403 Forbidden; what is bound stays and is kept"]
+    assert told.lines == [
+        f"pods: {REFUSED}; {REMEDIES[Reason.API_REFUSED]}; what is bound stays and is kept",
+    ]
     told.look(None, 3600)
     assert told.lines[1:] == ["pods: well again"]
     told.look(REFUSED)

@@ -11,12 +11,12 @@ from hypothesis import given
 from agent.model.cpuset import CpuSet
 from agent.model.node import DeviceType, NumaNode
 from agent.model.plan import Base, Plan, PlanInput
-from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason
+from agent.model.reason import Reason
+from agent.model.remedies import REMEDIES
 from agent.model.spec import Helpers, Mode, Rebalance, Spec, Steps, Strategy
 from agent.model.workload import Container
 from agent.planning.explanation import explain_npu, explain_worker
 from agent.planning.plan import make_plan
-from agent.planning.remedies import REMEDIES, with_remedy
 from tests.planning import hosts
 from tests.planning.hosts import cpus, host_sized
 
@@ -201,15 +201,3 @@ def test_a_process_on_several_npus_says_what_would_be_better() -> None:
     assert "Interrupts of each of its NPUs" in text
     assert "Memory is skipped: the process uses 2 NPUs (MultipleNpus)." in text
     assert f"What would change it: {REMEDIES[Reason.MULTIPLE_NPUS]}." in text
-
-
-def test_a_message_ends_with_its_remedy_where_both_fit() -> None:
-    short = with_remedy(Problem(Reason.INSUFFICIENT_CPUS, "4 CPUs"))
-    assert short.message == f"4 CPUs; {REMEDIES[Reason.INSUFFICIENT_CPUS]}"
-    long = Problem(Reason.INSUFFICIENT_CPUS, "x" * (MAX_MESSAGE_BYTES - 10))
-    assert with_remedy(long) == long
-    assert with_remedy(Problem(Reason.UNMOVABLE, "m")).message == "m"
-
-
-def test_every_remedy_fits_behind_a_message_of_usual_length() -> None:
-    assert all(len(remedy.encode()) <= 90 for remedy in REMEDIES.values())

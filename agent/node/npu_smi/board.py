@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.model.reason import Refused, printable
+from agent.model.reason import printable
 from agent.node.npu_smi import tables
-from agent.node.npu_smi.recognise import recognise
+from agent.node.npu_smi.recognise import refuse_errors
 from agent.node.npu_smi.tables import shown, truncated, unreadable
 
 _TABLE: Final = "npu-smi info -t board"
@@ -38,7 +38,7 @@ def parse_board(text: str) -> Board:
     for line in filter(None, lines):
         key, colon, value = (part.strip() for part in line.partition(":"))
         if not colon or not key:
-            _refuse_as_error(text)
+            refuse_errors(_TABLE, text)
             raise unreadable(f"{shown(line)!r} in {_TABLE} is no key with a value")
         key, value = printable(key, 64), printable(value)
         if values.setdefault(key, value) != value:
@@ -46,7 +46,7 @@ def parse_board(text: str) -> Board:
         if len(values) > _MAX_KEYS:
             raise unreadable(f"{_TABLE} has more than {_MAX_KEYS} keys")
     if "NPU ID" not in values:
-        _refuse_as_error(text)
+        refuse_errors(_TABLE, text)
         raise unreadable(f"{_TABLE} names no NPU") if values else truncated(f"{_TABLE} printed nothing")
     if lines[-1]:
         raise truncated(f"{_TABLE} ends in the middle: {shown(lines[-1])!r}")
@@ -56,8 +56,3 @@ def parse_board(text: str) -> Board:
         bus_id=tables.pci_address(values.pop("PCIe Bus Info", "")),
         others=values,
     )
-
-
-def _refuse_as_error(text: str) -> None:
-    if problem := recognise(text, 0):
-        raise Refused(problem.reason, problem.message)

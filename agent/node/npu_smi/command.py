@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from agent.model.reason import Reason, Refused
-from agent.node.npu_smi.recognise import recognise
+from agent.node.npu_smi.recognise import refuse_errors
 from agent.node.npu_smi.tables import shown
 
-__all__ = ["MAX_OUTPUT", "Child", "NpuSmi", "NpuSmiCommand", "RecordedNpuSmi", "recognise"]
+__all__ = ["MAX_OUTPUT", "Child", "NpuSmi", "NpuSmiCommand", "RecordedNpuSmi"]
 
 MAX_OUTPUT: Final = 8 << 20
 """Bytes. A table of 64 NPUs has about 30 KiB."""
@@ -123,7 +123,7 @@ class NpuSmiCommand:
         try:
             if self._closed:  # meanwhile: whoever closed it had no child to kill yet
                 child.kill()
-            output, errors, status = self._collect(child, deadline, shown(" ".join(("npu-smi", *args))))
+            output, errors, status = self._collect(child, deadline, _command(args))
         except Refused:
             raise
         except BaseException:  # Ctrl-C, say, which the child in its own session does not get
@@ -134,8 +134,7 @@ class NpuSmiCommand:
             child.close_pipes()
         # stderr comes first: what it says of a failure is clearer than the head of a table.
         said = output if status == 0 and output.strip() else f"{errors}\n{output}"
-        if problem := recognise(said, status):
-            raise Refused(problem.reason, problem.message)
+        refuse_errors(_command(args), said, status)
         return output
 
     def _collect(self, child: Child, deadline: float, command: str) -> tuple[str, str, int]:
@@ -214,6 +213,11 @@ class _Process:
         threading.Thread(target=self._popen.wait, name="npu-smi-left", daemon=True).start()
 
 
+def _command(args: Sequence[str]) -> str:
+    """For messages."""
+    return shown(" ".join(("npu-smi", *args)))
+
+
 def _read(pipe: int) -> bytes:
     """What is there, at most a chunk; empty at the end."""
     return os.read(pipe, _CHUNK)
@@ -251,8 +255,7 @@ class RecordedNpuSmi:
         if output is None and not status:
             missing = Reason.NPU_SMI_NOT_FOUND if args == ("info",) else Reason.NOT_SUPPORTED
             raise Refused(missing, f"npu-smi/{shown(name)}.txt is not in the snapshot")
-        if problem := recognise(output or "", status):
-            raise Refused(problem.reason, problem.message)
+        refuse_errors(_command(args), output or "", status)
         return output or ""
 
     def _status(self, name: str) -> int:

@@ -17,9 +17,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from agent.model.reason import Refused, printable
+from agent.model.reason import printable
 from agent.node.npu_smi import tables
-from agent.node.npu_smi.recognise import recognise
+from agent.node.npu_smi.recognise import refuse_errors
 from agent.node.npu_smi.rows import BORDER, MEMORY, PROCESS_ID, Line, fold
 from agent.node.npu_smi.tables import shown, truncated, unreadable
 
@@ -131,8 +131,7 @@ def _table_lines(text: str) -> list[Line]:
         raise truncated(f"{_TABLE} leaves rows out")
     places = [i for i, line in enumerate(lines) if line.text.startswith(("|", "+"))]
     if not places:
-        if problem := recognise(text, 0):
-            raise Refused(problem.reason, problem.message)
+        refuse_errors(_TABLE, text)
         raise unreadable(f"{_TABLE} holds no table") if text.strip() else truncated(f"{_TABLE} printed nothing")
     first, last = places[0], places[-1]
     if last == len(lines) - 1 or lines[last].text[0] != "+":

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.model.reason import Refused, printable
+from agent.model.reason import printable
 from agent.node.npu_smi import tables
-from agent.node.npu_smi.recognise import recognise
+from agent.node.npu_smi.recognise import refuse_errors
 from agent.node.npu_smi.tables import shown, truncated, unreadable
 
 _TABLE: Final = "npu-smi info -m"
@@ -65,8 +65,7 @@ def parse_mapping(text: str) -> MapTable:
     lines = tables.lines_of(text, _TABLE)
     start = next((i for i, line in enumerate(lines) if line.startswith("NPU ID")), None)
     if start is None:
-        if problem := recognise(text, 0):
-            raise Refused(problem.reason, problem.message)
+        refuse_errors(_TABLE, text)
         raise unreadable(f"{_TABLE} has no header") if text.strip() else truncated(f"{_TABLE} printed nothing")
     if lines[-1]:
         raise truncated(f"{_TABLE} ends in the middle: {shown(lines[-1])!r}")

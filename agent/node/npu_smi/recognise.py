@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from agent.model.reason import Problem, Reason
+from agent.model.reason import Problem, Reason, Refused
 from agent.node.npu_smi.tables import shown
 
 # npu-smi's errors come at once; a table that follows them is not searched any further.
@@ -60,6 +60,12 @@ def recognise(output: str, status: int) -> Problem | None:
         return Problem(Reason.NPU_SMI_NOT_FOUND, f"exit status {status}{said}")
     ended = f"ended by signal {-status}" if status < 0 else f"exit status {status}"
     return Problem(Reason.NPU_SMI_FAILED, ended + said)
+
+
+def refuse_errors(command: str, output: str, status: int = 0) -> None:
+    """Refused with what `recognise` finds in the answer to a `command` such as ``npu-smi info``, which it names."""
+    if problem := recognise(output, status):
+        raise Refused(problem.reason, f"{command}: {problem.message}")
 
 
 def _reason(line: str) -> Reason | None:

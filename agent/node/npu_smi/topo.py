@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.model.cpuset import CpuListError, CpuSet
-from agent.model.reason import Refused
 from agent.node.npu_smi import tables
-from agent.node.npu_smi.recognise import recognise
+from agent.node.npu_smi.recognise import refuse_errors
 from agent.node.npu_smi.tables import shown, truncated, unreadable
 
 _TABLE: Final = "npu-smi info -t topo"
@@ -49,8 +48,7 @@ def parse_topo(text: str) -> TopoTable:
     lines = tables.lines_of(text, _TABLE)
     start = next((i for i, line in enumerate(lines) if _LIKE_NPU.match(line)), None)
     if start is None:
-        if problem := recognise(text, 0):
-            raise Refused(problem.reason, problem.message)
+        refuse_errors(_TABLE, text)
         raise unreadable(f"{_TABLE} has no header") if text.strip() else truncated(f"{_TABLE} printed nothing")
     header = _Header.of(lines[start])
     rows: dict[int, CpuSet | None] = {}
