@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from agent.model.reason import Problem, Reason
-from agent.model.remedies import with_remedy
+from agent.model.remedies import REMEDIES
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,9 @@ class Trouble:
         cause = problem.reason, problem.message.partition(": ")[2]  # whatever was asked for
         if cause not in self._told and len(self._told) < MAX_TOLD:
             self._told.add(cause)
-            log.warning("%s: %s; what is bound stays and is kept", self._about, with_remedy(problem))
+            remedy = REMEDIES.get(problem.reason)
+            todo = f"; {remedy}" if remedy else ""
+            log.warning("%s: %s; what is bound stays and is kept%s", self._about, problem, todo)
         if now - self._since >= LASTING_SECONDS and (
             self._lasting is None or self._lasting.reason is not problem.reason
         ):

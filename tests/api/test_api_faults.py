@@ -14,6 +14,8 @@ from typing import TypeVar
 import pytest
 
 from agent.kube import telling
+from agent.model.reason import Reason
+from agent.model.remedies import REMEDIES
 from tests.api.outage import Outage, hurry, usage
 from tests.api.scene import is_bound, is_free, is_untouched, wait_until_unknown
 from tests.cluster.cluster import Cluster
@@ -72,13 +74,19 @@ LASTING: dict[str, tuple[Callable[[Outage], object], str]] = {
 }
 
 
+KEPT = tuple(
+    f"; what is bound stays and is kept; {REMEDIES[reason]}" for reason in (Reason.API_UNREACHABLE, Reason.API_REFUSED)
+)
+"""How a line of the log about an outage ends."""
+
+
 def test_what_is_bound_is_kept_through_every_kind_of_outage(outage: Outage) -> None:
     (worker,) = outage.start_with(0)
     version, lines, used = outage.version, len(outage.lines()), usage()
     for name, (begin, said) in few_of(LASTING, outage).items():
         print(name)
         line = outage.hear(said, lambda begin=begin: begin(outage))  # type: ignore[misc]
-        assert line.endswith("; what is bound stays and is kept")
+        assert line.endswith(KEPT)
         outage.keeps(worker)
         outage.hear("again", lambda: _end(outage), logging.INFO)
         outage.until_quiet()

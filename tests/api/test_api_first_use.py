@@ -158,9 +158,11 @@ def test_a_pod_that_is_annotated_is_bound_and_everything_that_one_looks_at_says_
 def test_an_irqbalance_that_moves_interrupts_back_is_named_with_what_to_configure(tour: Tour) -> None:
     tour.node.until_bound([tour.serve(0)])
     with FakeIrqbalance(tour.node.node, listens=False) as irqbalance, repeated(irqbalance.balance):
+        # irqbalance itself is looked for now and then.
+        told = f"; {REMEDIES[Reason.CPU_BINDING_CONFLICT]} (also: IrqbalanceActive)"
+        tour.node.until(lambda: tour.node.condition("Degraded")["message"].endswith(told), told, 40)
         conflict = tour.until("Degraded", "CpuBindingConflict")
         assert conflict.startswith("NPU 0: somebody else keeps moving its interrupts; left for ")
-        assert conflict.endswith(f"; {REMEDIES[Reason.CPU_BINDING_CONFLICT]} (also: IrqbalanceActive)")
         assert tour.alerts() == {
             "CpubindDriftFight": [{"node": NODE, "kind": "irq"}],
             "CpubindPlanDegraded": [{"node": NODE, "type": "Degraded", "reason": "CpuBindingConflict"}],

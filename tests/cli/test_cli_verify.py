@@ -44,7 +44,7 @@ def host(node: VirtualNode) -> list[object]:
     return ["--host-root", node.root, "--npu-smi", node.npu_smi.path, "--node-name", node.name]
 
 
-def reports(node: VirtualNode, **irq: str) -> None:
+def reports(node: VirtualNode, **irq: Any) -> None:
     """The agent has written this of NPU 0."""
     state = node.root / "var/lib/cpubind/plan.yaml"
     state.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +77,32 @@ def test_threads_and_interrupts_that_moved_are_listed_with_where_they_belong(
     replayed = cpubind("verify", "--snapshot", tmp_path / "b")
     assert (replayed.status, replayed.out) == (1, result.out)
     assert "the masks are those of the time of the capture" in replayed.err
+
+
+def test_interrupts_that_somebody_else_keeps_moving_are_listed(
+    cpubind: Cpubind, node: VirtualNode, worker: Worker
+) -> None:
+    (first, *_) = node.irqs_of(0, SQ)
+    node.set_irq(first, CpuSet.parse("7"))
+    reports(node, irq="Partial", irqReason="CpuBindingConflict", irqMessage="somebody else keeps moving its interrupts")
+    result = cpubind("verify", *host(node))
+    assert result.status == 1
+    assert f"interrupt {first} ({SQ} of NPU 0): on 7, planned 144" in result.out
+
+
+def test_a_node_that_cannot_be_read_now_is_told_by_what_the_agent_last_reported(
+    cpubind: Cpubind, node: VirtualNode, worker: Worker
+) -> None:
+    reports(node, state="Bound", workers=[{"pid": worker.pid, "namespace": "prod", "pod": "llm-0", "state": "Bound"}])
+    assert f"Process {worker.pid}" in cpubind("explain", "prod/llm-0", *host(node)).out, "who knows pods is the agent"
+    node.npu_smi.fail()
+    for subject in ("llm-0", "prod/llm-0", worker.pid, "npu:0"):
+        told = cpubind("explain", subject, *host(node))
+        assert told.status == 1
+        assert f"The agent last reported process {worker.pid} as Bound." in told.out
+        assert told.err.startswith(
+            "cpubind: DriverNotReady: npu-smi info: dcmi module initialize failed. ret is -8005;"
+        )
 
 
 def test_interrupts_that_the_agent_cannot_place_are_told_and_are_no_drift(

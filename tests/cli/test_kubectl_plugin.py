@@ -221,6 +221,7 @@ def test_explain_of_a_pod_that_is_not_bound_says_why_and_what_would_change_it(pl
         (pod("x", {"cpubind.dev/enabled": "true"}, nodeName="a3-0"), "No process of it holds an NPU of node a3-0"),
         (pod("x", nodeName="a3-0"), 'annotate its template with cpubind.dev/enabled: "true"'),
         (pod("x", {"cpubind.dev/enabled": "yes"}, nodeName="a3-0"), "cpubind.dev/enabled: 'yes' is not true or false"),
+        (pod("x", {"cpubind.dev/enable": "true"}, nodeName="a3-0"), "annotation cpubind.dev/enable means nothing"),
         (pod("x", {"cpubind.dev/enabled": "true"}, nodeName="b-7"), "Node b-7 has no plan: no agent runs there"),
         (pod("x", {"cpubind.dev/enabled": "true"}), "It has no node yet"),
         (None, "there is no such pod that you may read"),
@@ -237,6 +238,18 @@ def test_explain_of_a_pod_that_is_in_no_plan_says_why(
     assert said in result.err
 
 
+def test_explain_of_a_pod_that_did_not_ask_says_which_npu_it_uses_all_the_same(plugin: Plugin, server: Server) -> None:
+    server.pods["prod/pods/x"] = pod("x", nodeName="a3-0")
+    server.plans[0]["status"]["npus"][5] |= {
+        "reason": "NotOptedIn",
+        "message": "in use by pod prod/x and not to be bound",
+    }
+    told = plugin("explain", "x").err
+    assert "NPU 5 of node a3-0 is Idle (NotOptedIn: in use by pod prod/x and not to be bound)." in told
+    assert "No process of it" not in told
+    assert "NPU 5" not in plugin("explain", "y").err
+
+
 def test_a_context_has_its_own_user_and_namespace(plugin: Plugin, server: Server) -> None:
     assert "pod default/llm-0" in plugin("--context", "other", "explain", "llm-0").err
     assert {asked[1] for asked in server.asked} == {"Bearer token-of-other"}
@@ -248,9 +261,10 @@ def test_what_goes_wrong_is_one_line_that_names_it(
     server.refuses = 403
     refused = plugin("status")
     assert (refused.status, refused.err.count("\n")) == (1, 1)
-    assert "ApiRefused: list of cpubindingplans: 403 no such right" in refused.err
+    assert "ApiRefused: list of cpubindingplans: 403 no such right; it takes the cluster role view" in refused.err
     server.refuses = 404
-    assert "cpubindingplans" in plugin("status").err
+    gone = plugin("status").err
+    assert "PlanResourceMissing: no resource cpubindingplans of cpubind.dev/v1alpha1; is cpubind installed" in gone
     for args, named in (
         (["--kubeconfig", tmp_path / "none", "status"], str(tmp_path / "none")),
         (["--context", "nope", "status"], "nope"),

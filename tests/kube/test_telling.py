@@ -46,7 +46,7 @@ def test_it_is_told_once_that_it_begins_and_once_that_it_ends(told: Told) -> Non
     told.look(None, 100)
     told.look(REFUSED, 3600)
     assert told.lines == [
-        f"pods: {REFUSED}; {REMEDIES[Reason.API_REFUSED]}; what is bound stays and is kept",
+        f"pods: {REFUSED}; what is bound stays and is kept; {REMEDIES[Reason.API_REFUSED]}",
     ]
     told.look(None, 3600)
     assert told.lines[1:] == ["pods: well again"]
