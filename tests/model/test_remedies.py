@@ -29,6 +29,7 @@ PLAIN = {
     Reason.TARGET_NODE_FULL,
     Reason.BUDGET_SPENT,
     Reason.MIGRATION_INTERRUPTED,
+    Reason.BOUND_BEFORE,
     Reason.NUMA_BALANCING,
 }
 """Nothing is wrong."""
