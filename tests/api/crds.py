@@ -17,3 +17,15 @@ def older_crd() -> dict[str, Any]:
     del spec["helpers"]
     spec["strategy"]["enum"].remove("NumaSlice")
     return document
+
+
+def newer_crd() -> dict[str, Any]:
+    """One that has more: fields of the status, one at each depth, and in spec a field and a word."""
+    document = copy.deepcopy(our_crd())
+    properties = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    spec, status = properties["spec"]["properties"], properties["status"]["properties"]
+    spec["quiet"] = {"type": "boolean"}
+    spec["strategy"]["enum"].append("Random")
+    status["weather"] = {"type": "string"}
+    status["npus"]["items"]["properties"]["temperature"] = {"type": "integer"}
+    return document

@@ -29,12 +29,15 @@ that measures time sets `speed` to 1."""
 class KubeRig:
     """One node with one agent. Nothing of it runs before `start`; `close` ends everything."""
 
-    def __init__(self, cluster: Cluster, folder: Path, profile: str = "a3", **settings: Any) -> None:
-        """`settings` are those of the agent, by their names in `agent.settings`."""
+    def __init__(
+        self, cluster: Cluster, folder: Path, profile: str = "a3", *, interrupts: bool = False, **settings: Any
+    ) -> None:
+        """`settings` are those of the agent, by their names in `agent.settings`. Without `interrupts`, which take their
+        time, the NPUs have none and the agent is not to bind any."""
         self.cluster = cluster
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile, interrupts=False)
-        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "irq_binding": False, **settings}
+        self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)
+        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "irq_binding": interrupts, **settings}
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)
         self.speed = SPEED
