@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tests.cluster.cluster import our_crd
 
@@ -16,6 +19,12 @@ def older_crd() -> dict[str, Any]:
     del status["uvb"], status["bases"], status["npus"]["items"]["properties"]["workersOmitted"]
     del spec["helpers"]
     spec["strategy"]["enum"].remove("NumaSlice")
+    return document
+
+
+def crd_of(source: Path) -> dict[str, Any]:
+    """That of the release whose source this is."""
+    document: dict[str, Any] = yaml.safe_load((source / "crds/cpubindingplans.yaml").read_text())
     return document
 
 
