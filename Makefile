@@ -6,9 +6,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Most of what is installed is modules of the kubernetes client that nobody imports: Python compiles what it needs.
 QUICK := --no-compile
 
-# What takes its time: outages, whole processes and earlier releases, on the small API server as on the real one; and, which needs nothing
-# but this machine, agents that are killed at any moment, commands with everything that they can meet, the longest of
-# those that look for counterexamples, what a real Prometheus is asked, and what a package index has of what is locked.
+# What takes its time: outages, whole processes and earlier releases, on the small API server as on the real one; and,
+# which needs nothing but this machine, agents that are killed at any moment, commands with everything that they can
+# meet, the longest of those that look for counterexamples, what a real Prometheus is asked, and what a package index has
+# of what is locked.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py \
 	tests/api/test_api_upgrade.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
