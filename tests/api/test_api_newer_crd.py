@@ -77,3 +77,19 @@ def test_what_a_newer_agent_had_reported_goes_and_threads_stay(older: KubeRig) -
     assert older.writes() == writes
     assert {one.code for one in writes_to_plans(older, begun)} == {200}
     assert len(writes_to_plans(older, begun)) == 1
+
+
+def test_when_the_crd_goes_back_too_what_it_does_not_know_is_gone_from_spec_and_the_rest_holds(older: KubeRig) -> None:
+    """`helm rollback` brings the CRD of that release back."""
+    older.start()
+    _, (worker,) = older.run_pod("llm-0", [0])
+    older.until_bound([worker])
+    older.edit({"reservedCpus": "0-3", "quiet": True})
+    older.until(lambda: older.condition("PlanValid").get("reason") == "InvalidSpec", "it says so")
+    older.stop()
+    older.cluster.install_crd()
+    older.start()
+    older.edit({"irqBinding": False})
+    older.until(lambda: older.condition("PlanValid").get("status") == "True", "the spec can be used")
+    older.until(lambda: older.status["topology"].get("reservedCpus") == "0-3", "and is followed")
+    assert older.plan()["spec"] == {"reservedCpus": "0-3", "irqBinding": False}
