@@ -2,8 +2,9 @@
 #
 #   docker build --tag cpubind:0.1.0 .
 #
-# BASE_IMAGE is any image with glibc and with Python 3.11 or newer as python3, with its venv module. Nothing that was not
-# locked with its hashes is installed, and everything from wheels, so that no stage needs a compiler.
+# BASE_IMAGE is any image with glibc, libstdc++, sh, mount and grep, and with Python 3.11 or newer as python3, with its
+# venv module. Nothing that was not locked with its hashes is installed, and everything from wheels, so that no stage
+# needs a compiler. image/runtime.py says what of all this comes into the image, and why.
 ARG BASE_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build

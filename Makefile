@@ -6,11 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Most of what is installed is modules of the kubernetes client that nobody imports: Python compiles what it needs.
 QUICK := --no-compile
 
-# What takes its time: outages and whole processes, on the small API server as on the real one; and, which needs nothing
-# but this machine, agents that are killed at any moment, commands with everything that they can meet, the longest of
-# those that look for counterexamples, what a real Prometheus is asked, what a package index has of what is locked, and
-# agents without one right or another.
-SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
+# What takes its time: outages, whole processes and earlier releases, on the small API server as on the real one; and,
+# which needs nothing but this machine, agents that are killed at any moment, commands with everything that they can
+# meet, the longest of those that look for counterexamples, what a real Prometheus is asked, what a package index has of
+# what is locked, hostile pods, and agents without one right or another.
+SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py \
+	tests/api/test_api_upgrade.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \

@@ -18,6 +18,9 @@ from image.lock import BUILD, RUNTIME
 
 COMMAND = (sys.executable, "-m", "pip_audit", "--require-hashes", "--disable-pip", "--progress-spinner", "off")
 
+PATIENCE = 300.0
+"""Seconds for one lock."""
+
 
 @dataclass(frozen=True, slots=True)
 class Audit:
@@ -50,10 +53,12 @@ def read(answer: str, complaint: str = "") -> Audit:
 
 
 def ask(lock: Path) -> Audit:
-    """Runs pip-audit."""
-    done = subprocess.run(
-        [*COMMAND, "--format", "json", "--requirement", str(lock)], capture_output=True, text=True, check=False
-    )
+    """Runs pip-audit, and does not wait for ever: where packets are dropped it would try each package for long."""
+    command = [*COMMAND, "--format", "json", "--requirement", str(lock)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return Audit(0, (), (), f"no answer within {PATIENCE:g} s")
     return read(done.stdout, done.stderr)
 
 

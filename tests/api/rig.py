@@ -33,8 +33,8 @@ class KubeRig:
     def __init__(
         self, cluster: Cluster, folder: Path, profile: str = "a3", *, interrupts: bool = False, **settings: Any
     ) -> None:
-        """`settings` are those of the agent, by their names in `agent.settings`. With `metrics_address` it serves its
-        metrics."""
+        """`settings` are those of the agent, by their names in `agent.settings`. Without `interrupts`, which take their
+        time, the NPUs have none and the agent is not to bind any. With `metrics_address` it serves its metrics."""
         self.cluster = cluster
         self.folder = folder
         self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.chart.helm import Helm, need_helm
+from tests.chart.helm import CHART, Helm, Refusal, find_helm, need_helm
 
 need_helm()
 
@@ -158,3 +162,18 @@ def test_a_value_that_is_not_of_its_form_is_refused_by_its_name(helm: Helm, type
 def test_an_older_cluster_than_1_20_is_refused(helm: Helm) -> None:
     with pytest.raises(Exception, match=r"1\.20\.0-0"):
         helm.render(kubernetes="1.19.16")
+
+
+def test_values_of_an_older_chart_are_refused_with_the_names_of_what_they_lack(tmp_path: Path) -> None:
+    """`helm upgrade --reuse-values` gives the new chart the old one's values in place of its own."""
+    older = tmp_path / "cpubind"
+    shutil.copytree(CHART, older)
+    values = yaml.safe_load((older / "values.yaml").read_text())
+    del values["metrics"]["podMonitor"], values["kubelet"]
+    (older / "values.yaml").write_text(yaml.safe_dump(values))
+    program = find_helm()
+    assert program is not None
+    with pytest.raises(Refusal) as refused:
+        Helm(program, tmp_path).run("template", "cpubind", str(older), "--set", "image.repository=registry/cpubind")
+    assert re.search(r"at '': missing property 'kubelet'", str(refused.value))
+    assert re.search(r"at '/metrics': missing property 'podMonitor'", str(refused.value))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from agent.cli.doctor import RIGHTS
-from agent.kube.publisher import RETRY_SCHEMA_SECONDS
 from agent.model.address import parse_address
 from agent.model.reason import Reason
 from agent.planning.bases import INTERVAL_SECONDS, SETTLE_SECONDS
 from agent.settings import Settings
 from tests.chart.crd import schema
-from tests.docs.pages import ROOT, code, commands, one_line, sections, table
+from tests.docs.pages import ROOT, code, one_line, sections, table
 from tests.docs.values import VALUES, has
 
 PAGE = ROOT / "docs/kubernetes.md"
@@ -71,20 +69,5 @@ def test_every_reason_on_the_page_exists() -> None:
 
 
 def test_the_times_on_the_page_are_the_agents() -> None:
-    assert (SETTLE_SECONDS, INTERVAL_SECONDS, RETRY_SCHEMA_SECONDS) == (10, 300, 600)
+    assert (SETTLE_SECONDS, INTERVAL_SECONDS) == (10, 300)
     assert "after ten quiet seconds and at most once in five minutes" in one_line(SECTIONS["Ask for something else"])
-    assert "It tries again every ten minutes." in one_line(SECTIONS["Upgrade"])
-
-
-def test_the_walk_through_ends_in_the_order_in_which_nothing_is_left_bound() -> None:
-    steps = [" ".join(command.words) for command in commands(PAGE) if command.words[0] in ("helm", "kubectl")]
-    disable = next(n for n, step in enumerate(steps) if "mode=Disabled" in step)
-    wait = next(n for n, step in enumerate(steps) if "condition=Restored" in step)
-    remove = next(n for n, step in enumerate(steps) if step.startswith("helm uninstall"))
-    assert disable < wait < remove
-
-
-def test_the_crd_that_is_applied_by_hand_is_the_one_source() -> None:
-    (path,) = {command.after("-f") for command in commands(PAGE) if command.words[:2] == ("kubectl", "apply")}
-    assert path is not None
-    assert Path(ROOT, path).samefile(ROOT / "crds/cpubindingplans.yaml")

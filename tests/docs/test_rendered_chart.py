@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md and the examples say of the chart is so once helm has rendered it."""
+"""What docs/kubernetes.md, docs/upgrade.md and the examples say of the chart is so once helm has rendered it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ need_helm()
 
 PAGE = ROOT / "docs/kubernetes.md"
 SECTIONS = sections(PAGE)
+REMAINS = sections(ROOT / "docs/upgrade.md")["What remains"]
 MOUNTED = table(SECTIONS["What you approve"].partition("What of the host it sees:")[2])
 
 
@@ -64,12 +65,12 @@ def test_what_helm_removes_is_as_the_page_says(plain: Rendered) -> None:
         "ClusterRoleBinding": 1,
     }
     said = "Helm removes the DaemonSet, its service account, the three cluster roles and the binding."
-    assert said in one_line(SECTIONS["Remove"])
+    assert said in one_line(REMAINS)
     assert plain.the("CustomResourceDefinition")["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
 def test_everything_that_remains_has_a_command_that_removes_it(plain: Rendered) -> None:
-    rows = {row[0]: code(row[1]) for row in table(SECTIONS["Remove"])}
+    rows = {row[0]: code(row[1]) for row in table(REMAINS)}
     by_hand = [what for what, how in rows.items() if not how]
     assert by_hand == ["Events", "Annotations of pods, and `enable_cpu_binding`"]
     text = "\n".join(line for how in rows.values() for line in how)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 
 import pytest
 
+from image import audit
 from image.audit import Audit, read, report
+from image.lock import RUNTIME
 
 CLEAN = {"name": "click", "version": "8.5.1", "vulns": []}
 SKIPPED = {"name": "kopf", "skip_reason": "Dependency not found on PyPI and could not be audited: kopf (1.45.2)"}
@@ -55,3 +58,9 @@ def test_where_nobody_can_be_asked_one_loud_line_says_that_nothing_was_audited(
 
 def test_of_a_package_without_an_answer_nothing_is_claimed() -> None:
     assert read(answer(CLEAN, SKIPPED)) == Audit(1, ("kopf",), ())
+
+
+def test_who_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(audit, "PATIENCE", 0.3)
+    assert audit.ask(RUNTIME) == Audit(0, (), (), "no answer within 0.3 s")
