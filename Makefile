@@ -17,8 +17,7 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/image/test_runtime.py \
-	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py \
-	tests/privileges/test_capabilities.py tests/privileges/test_whole_agent.py
+	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py tests/privileges
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs \

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,16 +16,15 @@ PROGRAM = Path(__file__).with_name("standin_worker.py")
 class StandIn:
     """Starts a stand-in worker and talks to it. A context manager, at whose end the worker is killed."""
 
-    def __init__(self, *arguments: str, below: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
-        """`arguments` are those of the program, `below` is a command that runs it, such as setpriv(1), and `env` what
-        its environment has besides this process's. Returns once it is ready."""
+    def __init__(self, *arguments: str, below: Sequence[str] = ()) -> None:
+        """`arguments` are those of the program, `below` is a command that runs it, such as setpriv(1). Returns once it
+        is ready."""
         self._process = subprocess.Popen(
             # -I -S: the standard library is all it needs, and site-packages take their time.
             [*below, sys.executable, "-I", "-S", str(PROGRAM), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(env or {})},
         )
         ready = self._answer()
         self.pid: int = ready["pid"]

@@ -88,7 +88,7 @@ NEEDS: Final[Mapping[Capability, Need]] = {
         "makes a socket in the host's network namespace",
         "mounts and namespaces: the whole node",
         (Feature.EVENTS,),
-        "an irqbalance before 1.5 is not told which interrupts to leave alone (IrqbalanceActive)",
+        f"an irqbalance before 1.5 is not told which interrupts to leave alone ({Reason.IRQBALANCE_ACTIVE})",
     ),
     Capability.NET_ADMIN: Need(
         "asks for the names of threads in bulk; hears of new threads, before Linux 6.6",

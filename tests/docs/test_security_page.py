@@ -93,6 +93,25 @@ def test_one_module_runs_a_program_and_it_uses_no_shell() -> None:
     assert runners == {"agent/node/npu_smi/command.py"}
 
 
+def test_what_opens_files_to_write_them_is_what_the_page_lists() -> None:
+    """Interrupts by way of host.py; the journal and the lock; and commands that write a bundle, or unpack one."""
+    writing = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|write_text|write_bytes|open\([^)\n]*\"[wax]b?\"")
+    found = set()
+    for file in (ROOT / "agent").rglob("*.py"):
+        if not {"demo", "cli"} & set(file.parts) and writing.search(file.read_text()):
+            found.add(file.relative_to(ROOT).as_posix())
+    assert found == {f"agent/node/{name}.py" for name in ("irq", "storage", "capture", "snapshot")}
+    callers = {
+        file.relative_to(ROOT).as_posix()
+        for file in (ROOT / "agent").rglob("*.py")
+        if "write_affinity(" in file.read_text() and "demo" not in file.parts
+    }
+    assert callers == {"agent/node/irq.py", "agent/node/host.py"}
+    assert "All writes to the host go through one file, `agent/node/host.py`" in one_line(TEXT)
+    setting = [file for file in (ROOT / "agent").rglob("*.py") if "libc.sched_setaffinity" in file.read_text()]
+    assert setting == [ROOT / "agent/node/host.py"]
+
+
 def test_every_value_on_the_page_is_one_of_the_chart() -> None:
     named = {name.partition(":")[0] for row in table(SECTIONS["Giving it less"]) for name in code(row[1])}
     named = {name for name in named if not name.startswith("[")} - {"Annotated", "securityContext.capabilities.add"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -41,8 +41,8 @@ def just(held: Collection[Capability], *, user: int = 0, own_network: bool = Tru
 
 
 @contextmanager
-def another_users_worker(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[StandIn]:
+def another_users_worker(*arguments: str) -> Iterator[StandIn]:
     """A stand-in worker of a user who is not root. It has one capability, without which it could not run a Python that
     lies in root's home."""
-    with StandIn(*arguments, below=just({Capability.DAC_READ_SEARCH}, user=STRANGER), env=env) as worker:
+    with StandIn(*arguments, below=just({Capability.DAC_READ_SEARCH}, user=STRANGER)) as worker:
         yield worker
