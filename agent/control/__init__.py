@@ -6,7 +6,8 @@ observe     what there is now: scanning (whether it must be read anew), processe
             process is on which NPU), settling (NPUs of those who own CPUs); survey for a single look, irq_check for
             where interrupts are then
 events      what the kernel tells between two passes: stream, suspects (who may have opened an NPU), placing (puts one
-            thread in place at once), watchlist (whose threads those may be); news and hearing are the loop's side of it
+            thread in place at once), watchlist (whose threads those may be), storms (of whom too much is heard); news
+            and hearing are the loop's side of it
 
 plan        what is asked for (asked) and what was planned before, for `agent.planning`
 

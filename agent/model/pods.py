@@ -14,6 +14,9 @@ from typing import Any, Final
 
 from agent.model.workload import Pod, PodContainer
 
+ANNOTATIONS: Final = "cpubind.dev/"
+"""How the keys of our own begin. Of others nothing is kept: a pod may have 256 KiB of them, a node hundreds of pods."""
+
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod: 32 hex digits that its cgroup carries in place of the uid."""
 
@@ -34,7 +37,7 @@ _LARGEST: Final = Fraction(2**63 - 1)
 def pod_from_manifest(manifest: Mapping[str, Any]) -> Pod:
     """The pod of a v1.Pod. `qos` is ``status.qosClass``, else computed from the resources as kubelet does."""
     metadata, spec, status = (_mapping(_mapping(manifest).get(part)) for part in ("metadata", "spec", "status"))
-    annotations = {k: v for k, v in _mapping(metadata.get("annotations")).items() if _text(k) and isinstance(v, str)}
+    texts = {k: v for k, v in _mapping(metadata.get("annotations")).items() if _text(k) and isinstance(v, str)}
     qos = _text(status.get("qosClass"))
     if qos not in {"Guaranteed", "Burstable", "BestEffort"}:
         qos = _qos(spec) if spec else ""
@@ -43,9 +46,9 @@ def pod_from_manifest(manifest: Mapping[str, Any]) -> Pod:
         namespace=_text(metadata.get("namespace")),
         name=_text(metadata.get("name")),
         qos=qos,
-        annotations=annotations,
+        annotations={key: value for key, value in texts.items() if key.startswith(ANNOTATIONS)},
         containers=_containers(spec, status),
-        config_hash=annotations.get(CONFIG_HASH, ""),
+        config_hash=texts.get(CONFIG_HASH, ""),
     )
 
 

@@ -18,15 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
-from agent.model.pods import manifest_of
+from agent.model.pods import ANNOTATIONS, manifest_of
 from agent.model.reason import Reason, Refused, printable
 from agent.model.workload import Pod, PodResources
 from agent.node.host_copy import copy_host
 from agent.node.kubelet import document_of
 from agent.node.snapshot import MAX_BYTES, MAX_MEMBERS, VERSION
 
-ANNOTATIONS: Final = "cpubind.dev/"
-"""Prefix of the pod annotations that are kept."""
 _QUERIES: Final = (("info",), ("info", "-m"), ("info", "-t", "topo"))
 
 

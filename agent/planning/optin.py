@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from agent.model.pods import ANNOTATIONS
 from agent.model.reason import Problem, Reason, printable
 from agent.model.spec import Helpers, Spec, Steps
 from agent.model.workload import Pod
 
-PREFIX = "cpubind.dev/"
+PREFIX = ANNOTATIONS
 ENABLED = PREFIX + "enabled"
 CONTAINERS = PREFIX + "containers"
 MEMORY_MIGRATION = PREFIX + "memory-migration"

@@ -91,7 +91,7 @@ PODS = [
         namespace="prod",
         name="llm-0",
         qos="Guaranteed",
-        annotations={"cpubind.dev/enabled": "true", "kubernetes.io/config.hash": "0a1b2c3d4e5f60718293a4b5c6d7e8f9"},
+        annotations={"cpubind.dev/enabled": "true"},
         containers=(PodContainer("vllm", ID, 2000), PodContainer("side")),
         config_hash="0a1b2c3d4e5f60718293a4b5c6d7e8f9",
     )

@@ -49,7 +49,7 @@ def test_a_pod_is_boiled_down_to_what_placement_needs() -> None:
         namespace="prod",
         name="llm-0",
         qos="Burstable",
-        annotations=WHOLE["metadata"]["annotations"],
+        annotations={"cpubind.dev/enabled": "true"},
         containers=(
             PodContainer("vllm", ID, 16_000),
             PodContainer("sidecar", ID[::-1]),
@@ -205,12 +205,16 @@ def test_what_is_no_manifest_at_all_is_an_empty_pod(odd: Any) -> None:
 def test_wrong_types_are_taken_as_absent() -> None:
     pod = pod_from_manifest(
         {
-            "metadata": {"name": 3, "uid": None, "annotations": {"a": 1, "b": "x", "": "y"}},
+            "metadata": {
+                "name": 3,
+                "uid": None,
+                "annotations": {"cpubind.dev/a": 1, "cpubind.dev/b": "x", "": "y", "b": "z"},
+            },
             "spec": {"containers": [{"name": "c", "resources": {"limits": "16"}}, "text", {"name": None}]},
             "status": {"containerStatuses": {"name": "c"}, "qosClass": 7},
         }
     )
-    assert pod == Pod("", "", "", "BestEffort", {"b": "x"}, (PodContainer("c"),))
+    assert pod == Pod("", "", "", "BestEffort", {"cpubind.dev/b": "x"}, (PodContainer("c"),))
 
 
 # And back
