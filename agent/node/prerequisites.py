@@ -36,8 +36,10 @@ class Capability(IntEnum):
 
 _INITIAL: Final = {"user": 0xEFFFFFFD, "pid": 0xEFFFFFFC}
 """Inode numbers of the namespaces that a kernel starts with (linux/proc_ns.h)."""
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
-_FLOCK: Final = re.compile(r"^\d+: FLOCK +\S+ +WRITE +(-?\d+) +[0-9a-f]+:[0-9a-f]+:(\d+) ", re.MULTILINE | re.ASCII)
+_RELEASE: Final = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)
+_FLOCK: Final = re.compile(
+    r"^\d+: FLOCK +\S+ +WRITE +(-?\d{1,10}) +[0-9a-f]+:[0-9a-f]+:(\d{1,20}) ", re.MULTILINE | re.ASCII
+)
 
 
 def release(root: Path) -> str:
@@ -55,7 +57,7 @@ def version(release: str) -> tuple[int, int]:
 def capabilities() -> frozenset[Capability]:
     """Those of `Capability` that this process has in effect."""
     text = read_text("/proc/self/status", Reason.PROCESS_UNREADABLE) or ""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", text, re.MULTILINE)
+    found = re.search(r"^CapEff:\s*([0-9a-f]{1,16})", text, re.MULTILINE)
     bits = int(found[1], 16) if found else 0
     return frozenset(one for one in Capability if bits >> one & 1)
 
