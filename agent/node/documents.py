@@ -41,12 +41,12 @@ def parse_json(text: str, source: str, reason: Reason) -> object:
         raise Refused(reason, f"{printable(source, 120)} is no JSON: {printable(str(error), 80)}") from None
 
 
-def parse_yaml(text: str, source: str, reason: Reason) -> object:
+def parse_yaml(text: str, source: str, reason: Reason, most: int = MAX_YAML_VALUES) -> object:
     """Any YAML document, None for an empty one; Refused with `reason`, naming `source` and the line where that is
-    known, when it is none, or holds more values than any plan has. Aliases are not counted as what they stand for."""
+    known, when it is none, or holds more than so many values. Aliases are not counted as what they stand for."""
     # Each value has one of these before or behind it.
-    if sum(map(text.count, ("\n", ",", "- ", "? "))) > MAX_YAML_VALUES:
-        raise Refused(reason, f"{source}: more than {MAX_YAML_VALUES} values")
+    if sum(map(text.count, ("\n", ",", "- ", "? "))) > most:
+        raise Refused(reason, f"{source}: more than {most} values")
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader either way
     except Exception as error:  # PyYAML lets through whatever int("") and the like raise

@@ -15,6 +15,9 @@ MEMORY_MIGRATION = PREFIX + "memory-migration"
 IRQ_BINDING = PREFIX + "irq-binding"
 HELPERS = PREFIX + "helpers"
 
+LONGEST = 1 << 16
+"""Characters of a value: the API server takes 256 KiB of annotations in all, and a name has 63 at most."""
+
 _BOOLEAN = re.compile("true|false")
 _NAMES = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\s*,\s*[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VALUES = {
@@ -32,8 +35,11 @@ def invalid_annotation(pod: Pod) -> Problem | None:
     for key in sorted(pod.annotations):
         name, _, _container = key.removeprefix(PREFIX).partition(".")
         known = _VALUES.get(name) if key.startswith(PREFIX) else None
-        if known is not None and known.fullmatch(pod.annotations[key]) is None:
-            value = printable(repr(pod.annotations[key]), 60)
+        if known is None:
+            continue
+        value = pod.annotations[key]
+        if len(value) > LONGEST or known.fullmatch(value) is None:
+            value = printable(repr(value[:60]), 60)
             message = f"pod {pod.namespace}/{pod.name}: {printable(key, 80)}: {value} cannot be used; it is left alone"
             return Problem(Reason.INVALID_ANNOTATION, message)
     return None
