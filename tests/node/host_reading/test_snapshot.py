@@ -283,7 +283,9 @@ def test_an_archive_of_very_many_members_is_refused(tmp_path: Path, monkeypatch:
     refused(path, "more than 10 members")
 
 
-def test_a_header_of_no_file_that_announces_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_of_no_file_that_announces_gigabytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "MAX_BYTES", 100_000)
     monkeypatch.setattr(archive, "MAX_MEMBERS", 10)
     path = tmp_path / "s.tar.gz"
