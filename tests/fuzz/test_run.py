@@ -25,7 +25,7 @@ def _with_a_fault(data: bytes) -> object:
 
 
 def test_a_fault_is_found_and_kept(found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TARGETS, "faulty", Target(_with_a_fault, (b"6",), (b"7",)))  # type: ignore[arg-type]
+    monkeypatch.setitem(TARGETS, "faulty", Target(_with_a_fault, (b"6",), (b"7",)))
     result = run._in_a_fork("faulty", False, 2, keep=False)
     assert "KeyError" in result.fault
     assert b"7" in (found / "faulty.found-last").read_bytes()
