@@ -17,11 +17,12 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/image/test_runtime.py \
-	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py tests/privileges
+	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py tests/privileges \
+	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs \
-	lock licences sbom audit clean
+.PHONY: help demo picture test test-slow test-api test-e2e test-vm fuzz soak lint format bench bench-compare bench-baseline \
+	docs lock licences sbom audit clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -73,6 +74,11 @@ test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/
 
 test-vm: $(VENV)/.dev ## the agent on a real ARM64 kernel with several NUMA nodes, booted by $VM_NUMA_GUEST
 	$(BIN)/pytest -m vm tests/vm $(ARGS)
+
+fuzz: $(VENV)/.dev ## every parser, with atheris where that can be had, for SECONDS=60 of one CPU (ARGS="--keep cgroup maps")
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) install --editable '.[fuzz]' || \
+		echo "ATHERIS COULD NOT BE INSTALLED" >&2
+	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60) $(ARGS)
 
 soak: $(VENV)/.dev ## the agent beside a thousand threads born and gone each second, for ten minutes (SECONDS=600)
 	SOAK_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -s -m soak tests/soak $(ARGS)

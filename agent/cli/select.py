@@ -37,7 +37,7 @@ def chooser(texts: Sequence[str]) -> Chooser:
 
 
 def _number(text: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit()):
+    if not (value.isascii() and value.isdigit() and len(value) <= 10):  # int() refuses thousands of digits
         raise _invalid(text, "does not name a number")
     return int(value)
 

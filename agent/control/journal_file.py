@@ -20,6 +20,7 @@ from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import ProcessId, ThreadId
+from agent.node.documents import parse_json
 from agent.node.files import read_text
 from agent.node.storage import irregular, write_atomic
 from agent.planning.universe import Universe
@@ -95,7 +96,7 @@ def dump(journal: Journal) -> str:
 def parse(text: str) -> Journal:
     """Reads what `dump` wrote; anything else raises `Refused` with `StateUnreadable`."""
     try:
-        document = json.loads(text)
+        document: Any = parse_json(text, "journal", Reason.STATE_UNREADABLE)
         if document["version"] != VERSION:
             raise Refused(Reason.STATE_UNREADABLE, f"journal version {printable(repr(document['version']), 20)}")
         boot_id = _text(document["bootId"])

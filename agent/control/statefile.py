@@ -10,6 +10,7 @@ import yaml
 
 from agent.control.report import API_VERSION, KIND
 from agent.model.reason import Reason, Refused, printable
+from agent.node.documents import parse_yaml
 from agent.node.files import read_text
 from agent.node.storage import irregular, write_atomic
 
@@ -113,12 +114,7 @@ class StateFile:
         return read_text(self.path, Reason.STATE_UNREADABLE, limit=MAX_BYTES)
 
     def _parsed(self, text: str | None) -> dict[str, Any]:
-        try:
-            document = yaml.load(text or "", Loader=_LOADER)  # noqa: S506 - a safe loader either way
-        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-            where = getattr(error, "problem_mark", None)
-            line = f" line {where.line + 1}" if where else ""
-            raise Refused(Reason.STATE_UNREADABLE, f"{self._name}{line}: not YAML") from None
+        document = parse_yaml(text or "", self._name, Reason.STATE_UNREADABLE)
         if document is None:  # nothing but comments, or nothing
             return {}
         if not isinstance(document, dict):
@@ -176,5 +172,4 @@ def _is_small(document: object) -> bool:
 
 
 # libyaml is ten times faster, where PyYAML was built with it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -185,8 +185,8 @@ class Api:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self.close()  # the next one reads the CA again
             failure = ApiError(Problem(Reason.API_UNREACHABLE, f"{what}: {said(error)}"))
-        except ValueError:
-            pass  # no JSON
+        except (ValueError, RecursionError):
+            pass  # no JSON, or brackets a thousand deep
         else:
             code = "200"
             if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
@@ -223,7 +223,7 @@ def _refusal(error: client.ApiException, what: str) -> ApiError:
     try:
         status = json.loads(error.body or "")
         message = str(status.get("message", "")) if isinstance(status, dict) else ""
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     ours = error.status < 500 and error.status not in (401, 410, 429)  # else it knows nobody, or is in trouble itself
     text = printable(f"{what}: {error.status} {message or error.reason}", 1000)

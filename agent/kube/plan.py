@@ -152,4 +152,5 @@ def _older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def version(document: Mapping[str, Any]) -> int:
     """metadata.resourceVersion of an object or a list; 0 where it is none that can be compared."""
     text = document.get("metadata", {}).get("resourceVersion", "")
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else 0
+    usable = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 20
+    return int(text) if usable else 0

@@ -171,7 +171,7 @@ class Traffic:
         else:
             try:
                 self._take_list(json.loads(await response.read()))
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 self.problem = Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense")
                 raise aiohttp.ClientConnectionError(str(self.problem)) from None
         self.heard_at = time.monotonic()
@@ -185,7 +185,7 @@ class Traffic:
         message = ""
         ours = response.status < 500 and response.status not in (401, 410, 429)  # else it is in trouble
         if ours:  # others may hold times and numbers: each would be another problem
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 message = f": {json.loads(await response.read())['message']}"
         said_so = f"{what}: {response.status} {response.reason}{message}"
         self.problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, printable(said_so, 250))

@@ -22,7 +22,7 @@ from agent.model.cpuset import CpuSet
 from agent.model.workload import PodResources
 from agent.node.kubelet import RESOURCES
 
-MAX_FIELDS: Final = 1 << 19
+MAX_FIELDS: Final = 1 << 18
 """In one answer, at all levels. A node of 110 pods with 64 devices has about a thousand."""
 MAX_CPU_BYTES: Final = 2 << 20
 """Of CPU ids in one answer: 1,024 ids for each of a thousand containers, as old kubelets report the shared pool."""

@@ -16,6 +16,9 @@ from typing import Final
 MAX_CPUS: Final = 4096
 """CPU numbers are below this. It is CONFIG_NR_CPUS of the arm64 distribution kernels."""
 
+_LONGEST: Final = 1 << 16
+"""Characters of a list or mask, at most: every other one of 4,096 CPUs makes a list of 10 KiB."""
+
 _RANGE: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 _GROUP: Final = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
 
@@ -57,7 +60,7 @@ class CpuSet:
     @classmethod
     def parse(cls, text: str) -> CpuSet:
         """Reads a kernel list. Blank text is the empty set; anything else that is malformed raises CpuListError."""
-        text = text.strip()
+        text = _short(text, "list")
         bits = 0
         for part in text.split(",") if text else ():
             match = _RANGE.fullmatch(part)
@@ -76,7 +79,8 @@ class CpuSet:
     def parse_mask(cls, text: str) -> CpuSet:
         """Reads a kernel mask, short forms such as ``f`` and ``1,00000000`` included; malformed raises CpuListError."""
         bits = 0
-        groups = text.strip().split(",")
+        text = _short(text, "mask")
+        groups = text.split(",")
         if len(groups) > MAX_CPUS // 32:
             raise CpuListError(f"CPU mask {_shown(text)} goes beyond CPU {MAX_CPUS - 1}")
         for group in groups:
@@ -209,7 +213,16 @@ def _checked(cpu: int) -> int:
     return cpu
 
 
+def _short(text: str, kind: str) -> str:
+    """Without the blanks around it; CpuListError for a text that is longer than any list or mask, before it is taken
+    apart: ten million commas are as many parts."""
+    text = text.strip()
+    if len(text) > _LONGEST:
+        raise CpuListError(f"CPU {kind} {_shown(text)} has more than {_LONGEST} characters")
+    return text
+
+
 def _shown(text: str) -> str:
     """Quoted, printable and short, so that a message stays one line whatever was read."""
-    quoted = ascii(text)
+    quoted = ascii(text[:60])
     return quoted if len(quoted) <= 60 else quoted[:56] + "...'"

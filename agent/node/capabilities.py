@@ -103,6 +103,6 @@ NEEDS: Final[Mapping[Capability, Need]] = {
 def capabilities() -> frozenset[Capability]:
     """Those of `Capability` that this process has in effect."""
     text = read_text("/proc/self/status", Reason.PROCESS_UNREADABLE) or ""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", text, re.MULTILINE)
+    found = re.search(r"^CapEff:\s*([0-9a-f]{1,16})", text, re.MULTILINE)
     bits = int(found[1], 16) if found else 0
     return frozenset(one for one in Capability if bits >> one & 1)

@@ -21,9 +21,10 @@ from typing import Any, Final, Protocol
 from agent.model.pods import ANNOTATIONS, manifest_of
 from agent.model.reason import Reason, Refused, printable
 from agent.model.workload import Pod, PodResources
+from agent.node.archive import MAX_BYTES, MAX_MEMBERS
 from agent.node.host_copy import copy_host
 from agent.node.kubelet import document_of
-from agent.node.snapshot import MAX_BYTES, MAX_MEMBERS, VERSION
+from agent.node.snapshot import VERSION
 
 _QUERIES: Final = (("info",), ("info", "-m"), ("info", "-t", "topo"))
 

@@ -24,6 +24,9 @@ _RUNTIME_SERVICE: Final = re.compile(r".*(?:containerd|docker|cri-?o|isulad|k3s|
 """Services below which the colon form turns up: relative names there are relative to the runtime's own cgroup."""
 _QOS: Final = {"burstable": "Burstable", "besteffort": "BestEffort"}
 _GUARANTEED: Final = "Guaranteed"
+LONGEST_PATH: Final = 4096
+"""Bytes of a path that the kernel writes (PATH_MAX; cgroup_path_ns answers ENAMETOOLONG beyond). Lines with a longer
+one are not the kernel's: looking at each part of a path with all above it takes the square of their number."""
 _DELETED: Final = " (deleted)"
 """What the kernel adds to the path of a removed cgroup in which a zombie still is."""
 
@@ -47,7 +50,7 @@ def parse_cgroup(text: str) -> CgroupLine | None:
     for line in text.split("\n"):
         hierarchy, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
-        if not colon or not path.startswith("/") or "\0" in path:
+        if not colon or not path.startswith("/") or "\0" in path or len(path) > LONGEST_PATH + len(_DELETED):
             continue
         path = path.removesuffix(_DELETED)
         if "cpuset" in controllers.split(","):

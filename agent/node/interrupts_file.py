@@ -13,11 +13,15 @@ _HEAD: Final = 24
 """Bytes within which the colon behind a number is."""
 
 
+_LINES: Final = 1 << 17
+"""Lines that are looked at. Linux numbers some thousands of interrupts (NR_IRQS), on the largest machines."""
+
+
 def parse_interrupts(content: bytes) -> dict[int, str]:
     """Interrupt -> names of its handlers, joined by commas. Of one that has none it is something else of its line, or
     empty. Lines of another form, such as ``NMI:``, count for nothing."""
     found = {}
-    for line in content.split(b"\n"):
+    for line in content.split(b"\n", _LINES)[:_LINES]:
         number, colon, _ = line[:_HEAD].partition(b":")
         number = number.strip()
         if colon and number.isdigit():

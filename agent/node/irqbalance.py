@@ -29,7 +29,7 @@ from typing import Final
 from agent.model.reason import Reason, Refused, printable
 from agent.model.workload import ProcessId
 from agent.node.cgroups import CgroupTree
-from agent.node.files import join
+from agent.node.files import join, read_bytes
 from agent.node.netns import unix_socket
 from agent.node.proc_table import ProcTable
 from agent.node.procfs import ProcFs
@@ -83,10 +83,10 @@ class Irqbalance:
     def banned_modules(self, process: ProcessId) -> tuple[str, ...]:
         """The values of ``--banmod`` on its command line: it leaves the interrupts of these drivers alone."""
         try:
-            content = Path(f"{self._root}/proc/{process.pid}/cmdline").read_bytes()
-        except OSError:
+            content = read_bytes(f"{self._root}/proc/{process.pid}/cmdline", Reason.PROCESS_UNREADABLE)
+        except Refused:
             return ()
-        arguments = content.decode("utf-8", "replace").split("\0")
+        arguments = (content or b"").decode("utf-8", "replace").split("\0")
         values = []
         for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
             if argument in ("-m", "--banmod"):

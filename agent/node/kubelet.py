@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Final
 from agent.model.cpuset import CpuListError, CpuSet
 from agent.model.reason import Reason, Refused, printable
 from agent.model.workload import ExclusiveGrant, PodResources
+from agent.node.documents import parse_json
 from agent.node.files import join, read_text
 
 STATE: Final = "var/lib/kubelet/cpu_manager_state"
@@ -94,14 +94,6 @@ def document_of(resources: Iterable[PodResources]) -> dict[str, Any]:
             for (namespace, name), containers in pods.items()
         ]
     }
-
-
-def parse_json(text: str, source: str, reason: Reason) -> object:
-    """Any JSON document; Refused with `reason`, naming `source`, when it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter for brackets nested a thousand deep
-        raise Refused(reason, f"{printable(source, 120)} is no JSON: {printable(str(error), 80)}") from None
 
 
 def _field(document: object, source: str, name: str, kind: type, default: Any) -> Any:

@@ -8,6 +8,7 @@ library of 2018 (glibc 2.28) has no function for it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -132,6 +133,8 @@ def parse(content: bytes, *, dots: bool = True) -> tuple[dict[int, int], int]:
     at = 0
     while at < len(content):
         inode, _, length, _ = _ENTRY.unpack_from(content, at)
+        if length <= _NAME:
+            raise OSError(errno.EIO, "a listing of another form")
         name = content[at + _NAME : content.index(0, at + _NAME)]
         if name.isdigit():
             found[int(name)] = inode

@@ -38,6 +38,9 @@ QUICK, SLOW = 0.25, 1.0
 MAPS_LIMIT: Final = 64 << 20
 """Bytes of /proc/<pid>/maps: a line has about a hundred, and vm.max_map_count is 65,530 unless somebody raised it."""
 
+MAPS_LINES: Final = 1 << 18
+"""Ranges that are looked at: a process with more of them is left where it is."""
+
 _LINE: Final = re.compile(
     rb"(?P<start>[0-9a-f]{1,16})-(?P<end>[0-9a-f]{1,16}) (?P<perms>[r-][w-][x-][ps]) [0-9a-f]{1,16} "
     rb"(?P<dev>[0-9a-f]{2,4}:[0-9a-f]{2,5}) (?P<inode>[0-9]{1,20})(?: +(?P<name>[^\n]*))? *"
@@ -102,8 +105,10 @@ def parse_maps(content: bytes, path: str = "maps") -> list[Range]:
     """The private anonymous writable ranges of a /proc/<pid>/maps, ascending as the kernel lists them.
 
     Names may hold any bytes; the kernel writes a newline as ``\\012``. Refused(ProcessUnreadable), naming `path`, for a
-    line that is damaged, and where the last one does not end.
+    line that is damaged, where the last one does not end, and where there are more than `MAPS_LINES`.
     """
+    if content.count(b"\n") > MAPS_LINES:
+        raise Refused(Reason.PROCESS_UNREADABLE, f"{printable(path, 120)} has more than {MAPS_LINES} lines")
     ranges = []
     lines = content.split(b"\n")
     if lines.pop():

@@ -25,8 +25,10 @@ from agent.node.taskstats import TaskStats
 
 _INITIAL: Final = {"user": 0xEFFFFFFD, "pid": 0xEFFFFFFC}
 """Inode numbers of the namespaces that a kernel starts with (linux/proc_ns.h)."""
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
-_FLOCK: Final = re.compile(r"^\d+: FLOCK +\S+ +WRITE +(-?\d+) +[0-9a-f]+:[0-9a-f]+:(\d+) ", re.MULTILINE | re.ASCII)
+_RELEASE: Final = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)
+_FLOCK: Final = re.compile(
+    r"^\d+: FLOCK +\S+ +WRITE +(-?\d{1,10}) +[0-9a-f]+:[0-9a-f]+:(\d{1,20}) ", re.MULTILINE | re.ASCII
+)
 
 
 def release(root: Path) -> str:

@@ -7,29 +7,23 @@ write outside its temporary folder, fill the disk, or follow a link.
 from __future__ import annotations
 
 import contextlib
-import gzip
-import io
-import shutil
-import tarfile
+import os
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import Any, Final
 
 from agent.model.pods import pod_from_manifest
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import Pod, PodResources
+from agent.node.archive import DAMAGE, MAX_DEPTH, MAX_MEMBERS, unpack
+from agent.node.documents import parse_json
 from agent.node.files import read_text
-from agent.node.kubelet import parse_json, parse_pod_resources
+from agent.node.kubelet import parse_pod_resources
 
 VERSION: Final = 1
-MAX_BYTES: Final = 512 << 20
-MAX_MEMBERS: Final = 200_000
 _MAX_JSON: Final = 64 << 20
-_CHUNK: Final = 1 << 16
-_DAMAGE: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +63,19 @@ def open_snapshot(path: Path) -> Iterator[Snapshot]:
         place: Path | None = None
         try:
             if path.is_dir():
+                _check(path)
                 snapshot = _read(path)
             elif path.is_file():
                 place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cpubind-snapshot-")))
                 with path.open("rb") as file:
-                    files = _unpack(file, place)
+                    files = unpack(file, place)
                 snapshot = _read(_inner(place), files)
             else:
                 raise _refused("is neither a folder nor a file")
         except Refused as refused:
             said = refused.message
             raise _refused(f"{name}: {_relative(said, path if place is None else place)}") from refused
-        except _DAMAGE as error:
+        except DAMAGE as error:
             said = _relative(str(error) or type(error).__name__, path if place is None else place)
             raise _refused(f"{name} cannot be opened: {printable(said, 100)}") from error
         problems = tuple(replace(p, message=_relative(p.message, snapshot.folder)) for p in snapshot.problems)
@@ -166,79 +161,30 @@ def _inner(folder: Path) -> Path:
     return inner[0] if len(inner) == 1 else folder
 
 
-def _unpack(file: IO[bytes], folder: Path) -> int:
-    """Unpacks an archive, and returns how many regular files it has. What is damaged raises one of _DAMAGE."""
-    gzipped = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    # A header may announce any length, and tarfile reads extended headers whole: so the stream itself is bounded, too.
-    plain = _Bounded(gzip.GzipFile(fileobj=file) if gzipped else file, MAX_BYTES + MAX_MEMBERS * 2 * tarfile.BLOCKSIZE)
-    size = count = files = 0
-    with tarfile.open(fileobj=plain, mode="r|", tarinfo=_Member) as archive:
-        for member in archive:
-            # tarfile remembers every member that it has read, for nothing here.
-            archive.members.clear()  # type: ignore[attr-defined]
-            count += 1
-            size += max(member.size, 0) if member.isreg() else 0
-            if count > MAX_MEMBERS or size > MAX_BYTES:
-                raise _refused(f"the archive has more than {MAX_MEMBERS} members or {MAX_BYTES >> 20} MiB")
-            if member.name.startswith("/") or ".." in member.name.split("/"):
-                raise _refused(f"member {printable(member.name, 100)} leads out of the snapshot")
-            if member.isreg() or member.isdir():
-                _extract(archive, member, folder)
-            files += member.isreg()
-        # To the end of it: gzip has its checksum there, and tarfile would take a damaged archive for a short one.
-        assert archive.fileobj is not None
-        while rest := archive.fileobj.read(_CHUNK):
-            if rest.count(0) != len(rest):
-                raise tarfile.ReadError("there is something behind the end of the archive")
-    return files
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Writes a folder, or a file with its content and nothing else of it. `TarFile.extract` has a filter for that, but
-    not before Python 3.11.4. No link was ever written that a path could lead through."""
-    path = folder / member.name
-    if member.isdir():
-        path.mkdir(parents=True, exist_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = archive.extractfile(member)
-    assert content is not None  # it is a regular file
-    with content, path.open("wb") as file:
-        shutil.copyfileobj(content, file)
-
-
-class _Member(tarfile.TarInfo):
-    """A member whose header is whole. tarfile takes one that is not for the end of the archive."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        if len(buf) != tarfile.BLOCKSIZE:  # the end is marked by blocks of zeros
-            raise tarfile.ReadError("the archive ends early")
-        if any(buf):
-            try:
-                return super().frombuf(buf, encoding, errors)
-            except tarfile.HeaderError as error:
-                raise tarfile.ReadError(f"a header is damaged: {error}") from None
-        return super().frombuf(buf, encoding, errors)
-
-
-class _Bounded(io.RawIOBase):
-    """A stream that gives out no more than so many bytes."""
-
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile, limit: int) -> None:
-        self._stream = stream
-        self._left = limit
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise _refused(f"the archive unpacks to more than {MAX_BYTES >> 20} MiB")
-        return data
+def _check(folder: Path) -> None:
+    """Refuses a folder in which something else than files and folders stands, or a link that leads out of it: what is
+    read as a status or a table would be told in messages, whatever file it is."""
+    top = os.path.realpath(folder)
+    waiting = [(os.fspath(folder), 0)]
+    count = 0
+    while waiting:
+        place, depth = waiting.pop()
+        with os.scandir(place) as entries:
+            for entry in entries:
+                count += 1
+                name = printable(os.path.relpath(entry.path, folder), 100)
+                if count > 2 * MAX_MEMBERS or depth > MAX_DEPTH:
+                    raise _refused(
+                        f"it has more than {2 * MAX_MEMBERS} files, or is more than {MAX_DEPTH} folders deep"
+                    )
+                if entry.is_symlink():
+                    real = os.path.realpath(entry.path)
+                    if real != top and not real.startswith(f"{top}/"):
+                        raise _refused(f"{name} leads out of the snapshot")
+                elif entry.is_dir():
+                    waiting.append((entry.path, depth + 1))
+                elif not entry.is_file():
+                    raise _refused(f"{name} is neither a file nor a folder")
 
 
 def _refused(message: str) -> Refused:

@@ -14,7 +14,7 @@ from typing import Final
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.workload import ThreadId
-from agent.node.cgroup_paths import identify, resolve, written
+from agent.node.cgroup_paths import LONGEST_PATH, identify, resolve, written
 from agent.node.cgroups import CgroupTree
 from agent.node.files import join, read_text
 from agent.node.proc_table import ProcTable
@@ -137,6 +137,8 @@ def of_the_host(cgroup: str, own: str = "/") -> bool:
         names = controllers.split(",")
         if not colon or not ("cpuset" in names or "name=systemd" in names or (hierarchy == "0" and not controllers)):
             continue
+        if len(path) > LONGEST_PATH:
+            return False
         telling = True
         parts, lost = resolve(path, own)
         if lost or (parts and parts[0] not in _SYSTEM):

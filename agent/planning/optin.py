@@ -16,6 +16,9 @@ MEMORY_MIGRATION = PREFIX + "memory-migration"
 IRQ_BINDING = PREFIX + "irq-binding"
 HELPERS = PREFIX + "helpers"
 
+LONGEST = 1 << 16
+"""Characters of a value: the API server takes 256 KiB of annotations in all, and a name has 63 at most."""
+
 _BOOLEAN = re.compile("true|false")
 _NAMES = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\s*,\s*[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VALUES = {
@@ -34,9 +37,12 @@ def invalid_annotation(pod: Pod) -> Problem | None:
     for key in sorted(pod.annotations):
         name, _, _container = key.removeprefix(PREFIX).partition(".")
         known = _VALUES.get(name) if key.startswith(PREFIX) else None
-        if known is not None and known[0].fullmatch(pod.annotations[key]) is None:
-            value, where = printable(repr(pod.annotations[key]), 60), f"pod {pod.namespace}/{pod.name}"
-            message = f"{where}: {printable(key, 80)}: {value} is not {known[1]}; the pod is left as it is"
+        if known is None:
+            continue
+        value = pod.annotations[key]
+        if len(value) > LONGEST or known[0].fullmatch(value) is None:
+            shown, where = printable(repr(value[:60]), 60), f"pod {pod.namespace}/{pod.name}"
+            message = f"{where}: {printable(key, 80)}: {shown} is not {known[1]}; the pod is left as it is"
             return Problem(Reason.INVALID_ANNOTATION, message)
     return None
 

@@ -73,8 +73,8 @@ def check_spec(spec: Spec, topology: Topology) -> Problem | None:
 def _invalid(field: str, value: object, complaint: str) -> Refused:
     try:
         shown = printable(repr(value), 60)
-    except ValueError:  # Python writes out no number of more than 4,300 digits
-        shown = "a huge number"
+    except (ValueError, RecursionError):  # a number of more than 4,300 digits; lists in lists, a thousand deep
+        shown = "something huge"
     return Refused(Reason.INVALID_SPEC, f"{field}: {shown} {complaint}")
 
 

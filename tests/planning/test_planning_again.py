@@ -85,6 +85,24 @@ def test_an_npu_that_fails_touches_no_other(inp: PlanInput, data: st.DataObject)
     assert [npu for npu in with_it.npus if npu.id != bad.id] == list(without.npus)
 
 
+@host_sized
+@given(st.one_of(hosts.busy(), hosts.busy(device_type=DeviceType.ASCEND_950)), st.data())
+def test_a_card_that_goes_missing_on_a_busy_host_moves_no_other(inp: PlanInput, data: st.DataObject) -> None:
+    """Several shared domains, exclusive containers, every strategy."""
+    before = make_plan(inp)
+    assume(before.problem is None)
+    gone = data.draw(st.sampled_from(inp.inventory.ids))
+    lost = tuple(replace(npu, missing=npu.missing or npu.id == gone) for npu in inp.inventory.npus)
+    after = make_plan(replace(inp, inventory=replace(inp.inventory, npus=lost), bases=before.bases))
+    assert_sound(replace(inp, inventory=replace(inp.inventory, npus=lost)), after)
+    event(f"{before.device_type}: {len({each.domain for each in before.npus})} domains")
+    assert after.bases == before.bases
+    assert [npu for npu in after.npus if npu.id != gone] == [npu for npu in before.npus if npu.id != gone]
+    assert [each for each in after.workers if gone not in each.worker.npus] == [
+        each for each in before.workers if gone not in each.worker.npus
+    ]
+
+
 def _with_npus(inp: PlanInput, npus: Iterable[Npu]) -> PlanInput:
     found = tuple(sorted(npus, key=lambda npu: npu.id))
     workers = tuple(worker for worker in inp.workers if set(worker.npus) <= {npu.id for npu in found})
