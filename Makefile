@@ -17,7 +17,7 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean
+.PHONY: help demo picture test test-slow test-api test-e2e test-vm faults soak lint format bench bench-compare bench-baseline docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -56,6 +56,9 @@ test-e2e: $(VENV)/.dev ## chart and image on a real one-node cluster; tests/e2e/
 
 test-vm: $(VENV)/.dev ## the agent on a real ARM64 kernel with several NUMA nodes, booted by $VM_NUMA_GUEST
 	$(BIN)/pytest -m vm tests/vm $(ARGS)
+
+faults: $(VENV)/.dev ## the fault matrix: what host, npu-smi and API server can do wrong, tried and printed as one table
+	@$(BIN)/python -m tests.faults -n 2 $(ARGS)
 
 soak: $(VENV)/.dev ## the agent beside a thousand threads born and gone each second, for ten minutes (SECONDS=600)
 	SOAK_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -s -m soak tests/soak $(ARGS)
