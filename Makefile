@@ -14,7 +14,8 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
-	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py
+	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py \
+	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm faults soak lint format bench bench-compare bench-baseline docs clean

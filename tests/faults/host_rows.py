@@ -115,7 +115,8 @@ _START: Final = ("started",)
 _OWN: Final = ("bound", "started", "restarted")
 _ASIDE: Final = frozenset({Reason.INSUFFICIENT_CPUS, Reason.NOT_OPTED_IN, Reason.NOT_THIS_KERNEL, _C})
 """What is said of NPUs and workers whose process or container can't be looked at."""
-_POD: Final = r"/sys/fs/cgroup/kubepods\.slice(/[^/]*)+"
+_CGROUP: Final = r"/sys/fs/cgroup/(init\.scope|kubepods\.slice(/kubepods[^/]*|/cri-[^/]*)*)"
+_POD: Final = r"/sys/fs/cgroup/kubepods\.slice(/kubepods[^/]*|/cri-[^/]*)*"
 
 _SYSTEM: Final = "/sys/devices/system"
 
@@ -128,11 +129,11 @@ PLACES: Final = (
     Place(
         "…/cpu<N>/topology/core_cpus_list",
         f"{_SYSTEM}/cpu/cpu[0-9]+/topology/(core_cpus|thread_siblings)_list",
-        _T, _T, short=_T, flickers=_T, start_gone=_T, device="950", quick="ENOENT",
+        _T, _T, short=_T, flickers=_T, start_gone=_T, device="950",
     ),
     Place(
         f"{_SYSTEM}/node", f"{_SYSTEM}/node", _T, _T, flickers=_T,
-        folder=True, unknowable=True, start_gone=Reason.ONE_NUMA_NODE, quick="ENOENT",
+        folder=True, unknowable=True, start_gone=Reason.ONE_NUMA_NODE,
     ),
     Place("…/node/has_memory", f"{_SYSTEM}/node/has_memory", _T, _T, short=_T, flickers=_T, unknowable=True),
     Place(
@@ -143,8 +144,8 @@ PLACES: Final = (
     Place("…/node<N>/meminfo", f"{_SYSTEM}/node/node[0-9]+/meminfo", _T, _T, short=_T, once=True, start_gone=_T),
     Place("/sys/fs/cgroup", "/sys/fs/cgroup", _C, _C, flickers=_C, folder=True, also=_ASIDE, unknowable=True),
     Place(
-        "/sys/fs/cgroup/<pod>", _POD, None, _C, folder=True, also=_ASIDE,
-        why="a cgroup that is not there gives what the one above it gives", quick="EIO",
+        "/sys/fs/cgroup/<cgroup>", _CGROUP, None, _C, folder=True, also=_ASIDE,
+        why="a cgroup that is not there gives what the one above it gives",
     ),
     Place(
         "…/<pod>/cpuset.cpus.effective", _POD + r"/cpuset\.cpus\.effective", None, _C, short=_C, also=_ASIDE,
@@ -153,12 +154,16 @@ PLACES: Final = (
     Place(
         "…/init.scope/cpuset.cpus.effective", r"/sys/fs/cgroup/init\.scope/cpuset\.cpus\.effective", None, _C, short=_C
     ),
+    Place(
+        "/sys/fs/cgroup/cpuset.cpus.effective", r"/sys/fs/cgroup/cpuset\.cpus\.effective", device="950",
+        why="of UVB threads in the root cgroup: all online CPUs are theirs",
+    ),
     Place("/dev", "/dev", None, Reason.INVENTORY_INCOMPLETE, folder=True),
-    Place("/dev/davinci<N>", "/dev/davinci", None, Reason.INVENTORY_INCOMPLETE, quick="EIO"),
+    Place("/dev/davinci<N>", "/dev/davinci", None, Reason.INVENTORY_INCOMPLETE),
     Place("/proc", "/proc", _P, _P, flickers=_P, folder=True, also=_ASIDE, unknowable=True, quick="ENOENT"),
     Place("/proc/<pid>", "/proc/[0-9]+", _P, _P, flickers=_P, folder=True, also=_ASIDE, start_gone=_P),
     Place(
-        "/proc/<pid>/stat", "/proc/[0-9]+/stat", _P, _P, flickers=_P, also=_ASIDE, unknowable=True, quick="ENOENT",
+        "/proc/<pid>/stat", "/proc/[0-9]+/stat", _P, _P, flickers=_P, also=_ASIDE, unknowable=True,
         why="half of one has all that is needed",
     ),
     Place(
@@ -173,7 +178,7 @@ PLACES: Final = (
         once=True, start_gone=Reason.PROCESS_GONE,
     ),
     Place(
-        "/proc/<pid>/task", "/proc/[0-9]+/task", _P, _P, flickers=_P, folder=True, start_gone=_P, quick="ENOENT"
+        "/proc/<pid>/task", "/proc/[0-9]+/task", _P, _P, flickers=_P, folder=True, start_gone=_P
     ),
     Place(
         "/proc/<pid>/task/<tid>/comm", "/proc/[0-9]+/task/[0-9]+/comm", _P, _P, short=_P, flickers=_P, start_gone=_P,
@@ -182,7 +187,7 @@ PLACES: Final = (
     Place("/proc/<pid>/task/<tid>/stat", "/proc/[0-9]+/task/[0-9]+/stat", None, _P),
     Place(
         "/proc/irq/<N>/smp_affinity_list", "/proc/irq/[0-9]+/smp_affinity_list", None, Reason.IRQ_REFUSED,
-        short=Reason.IRQ_REFUSED, quick="EIO", why="interrupts that are gone are resolved anew",
+        short=Reason.IRQ_REFUSED, why="interrupts that are gone are resolved anew",
     ),
     Place(
         "/sys/kernel/irq/<N>/actions", "/sys/kernel/irq/[0-9]+/actions", Reason.IRQ_NAMES_UNKNOWN,
@@ -192,7 +197,6 @@ PLACES: Final = (
     Place(
         "/sys/bus/pci/devices/<address>/msi_irqs", "/sys/bus/pci/devices/[^/]+/msi_irqs", Reason.MSI_IRQS_MISSING,
         Reason.MSI_IRQS_MISSING, flickers=Reason.MSI_IRQS_MISSING, folder=True, start_gone=Reason.MSI_IRQS_MISSING,
-        quick="EACCES",
     ),
     Place("…/<address>/driver/module", "/sys/bus/pci/devices/[^/]+/driver/module", folder=True, once=True),
     Place(
@@ -202,7 +206,7 @@ PLACES: Final = (
     Place("/proc/<irqbalance>/cmdline", "/proc/[0-9]+/cmdline", once=True, scenes=_START),
     Place(
         "/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/random/boot_id", _P, _P, short=_P, once=True,
-        start_gone=_P, scenes=("started", "restarted"), why="the agent does not start", quick="ENOENT",
+        start_gone=_P, scenes=("started", "restarted"), why="the agent does not start",
     ),
     Place(
         "…/transparent_hugepage/hpage_pmd_size", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", once=True,
@@ -223,8 +227,7 @@ PLACES: Final = (
 
 def _written(name: str, path: str, reason: Reason | None, why: str = "") -> Iterator[HostRow]:
     for fault in (*ERRORS, "ENOSPC", "EROFS"):
-        quick = fault == "ENOSPC"
-        yield HostRow(Side.HOST, name, fault, reason, why, quick, path=path, writes=True)
+        yield HostRow(Side.HOST, name, fault, reason, why, path=path, writes=True)
 
 
 ROWS: tuple[Row, ...] = (

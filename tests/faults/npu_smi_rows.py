@@ -124,19 +124,19 @@ def _rows() -> Iterator[NpuSmiRow]:
     yield row(ANY, "not found", Reason.NPU_SMI_NOT_FOUND, _refused(Reason.NPU_SMI_NOT_FOUND, "npu-smi: no such file"))
     library = "npu-smi: error while loading shared libraries: libdrvdsmi_host.so: cannot open shared object file\n"
     yield row(ANY, "library missing", Reason.NPU_SMI_LIBRARY_MISSING, _fails(library, 127))
-    yield row(ANY, "exit 1", Reason.NPU_SMI_FAILED, _fails("segmentation fault\n", 1), quick=True)
+    yield row(ANY, "exit 1", Reason.NPU_SMI_FAILED, _fails("segmentation fault\n", 1))
     yield row(ANY, "exit 1, silent", Reason.NPU_SMI_FAILED, _fails("", 1))
     yield row(ANY, "killed by a signal", Reason.NPU_SMI_FAILED, _fails("", -11))
     yield row(ANY, "driver not ready", Reason.DRIVER_NOT_READY, _fails(DRIVER_NOT_READY, 255))
     busy = "dcmi model initialized failed, because the device is used. ret is -8020\n"
     yield row(ANY, "driver busy", Reason.DRIVER_BUSY, _fails(busy, 255))
     hung = _refused(Reason.NPU_SMI_HUNG, "npu-smi: no answer in 10 s")
-    yield row(ANY, "no answer in time", Reason.NPU_SMI_HUNG, hung, quick=True)
+    yield row(ANY, "no answer in time", Reason.NPU_SMI_HUNG, hung)
     for place in (INFO, MAP, TOPO):
         reason = Reason.TABLE_UNREADABLE
         yield NpuSmiRow(Side.NPU_SMI, place, "garbage", reason, bends=_garbage, any_of=_TABLE | {Reason.NPU_SMI_FAILED})
         yield NpuSmiRow(
-            Side.NPU_SMI, place, "cut anywhere", Reason.TABLE_TRUNCATED, bends=_cuts, quick=place == MAP,
+            Side.NPU_SMI, place, "cut anywhere", Reason.TABLE_TRUNCATED, bends=_cuts,
             any_of=_TABLE | _LESS | {Reason.PROCESS_TABLE_INCOMPLETE, Reason.NPU_SMI_FAILED},
         )  # fmt: skip
     for place, fault, bends in (
