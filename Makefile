@@ -18,11 +18,12 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/image/test_runtime.py \
 	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py tests/privileges \
-	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py
+	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py \
+	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo picture test test-slow test-api test-e2e test-vm fuzz soak lint format bench bench-compare bench-baseline \
-	docs lock licences sbom audit clean
+.PHONY: help demo picture test test-slow test-api test-e2e test-vm faults fuzz soak lint format bench bench-compare \
+	bench-baseline docs lock licences sbom audit clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -79,6 +80,9 @@ fuzz: $(VENV)/.dev ## every parser, with atheris where that can be had, for SECO
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) install --editable '.[fuzz]' || \
 		echo "ATHERIS COULD NOT BE INSTALLED" >&2
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60) $(ARGS)
+
+faults: $(VENV)/.dev ## the fault matrix: what host, npu-smi and API server can do wrong, tried and printed as one table
+	@$(BIN)/python -m tests.faults -n 2 $(ARGS)
 
 soak: $(VENV)/.dev ## the agent beside a thousand threads born and gone each second, for ten minutes (SECONDS=600)
 	SOAK_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -s -m soak tests/soak $(ARGS)

@@ -236,7 +236,7 @@ def source(
             patient=False,
         )
         record, problem = read_journal(settings)
-        record = record.of_boot(boot_id(root))
+        record = record.of_boot(boot_id(root, recorded=True))
         observer.adopt(worker.process for worker in record.workers)
         npu_smi = npu_smi_of(settings)
         problems = (*((problem,) if problem else ()), *(view.problems if view else ()))
@@ -265,7 +265,7 @@ def source(
         )
         npu_smi_records = RecordedNpuSmi(opened.folder)
         # A recording without the boot's id is of the boot that its journal is of.
-        boot = boot_id(opened.root) or journal.boot_id
+        boot = boot_id(opened.root, recorded=True) or journal.boot_id
         journal = journal.of_boot(boot)
         observer.adopt(worker.process for worker in journal.workers)
         problems = (*opened.problems, *((damage,) if damage else ()), *unread)

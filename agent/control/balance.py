@@ -11,8 +11,10 @@ from agent.control.backoff import Refusal
 from agent.control.journal import IrqBans
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.workload import ProcessId
+from agent.node.files import join
 from agent.node.host import Host
 from agent.node.irqbalance import LIST_BYTES, Irqbalance, fitting
+from agent.node.liveness import hidden
 
 LOOK_SECONDS: Final = 60.0
 """How often the list is read when nothing happens: somebody else may have replaced it."""
@@ -96,7 +98,7 @@ class BanKeeper:
 
     def restore(self, now: float) -> None:
         """Takes back what was added. Where that can't be done `bans` stays, and `problem` says why."""
-        if self.bans is None or not self._balancer.lives(self.bans.balancer):
+        if self.bans is None or not self._lives(self.bans.balancer):
             # Nothing of ours is there any more, whatever was wrong with it.
             self.bans = self._refusal = self._short = self._asked = self._order = None
             return
@@ -123,7 +125,7 @@ class BanKeeper:
         if self._process is None and self.bans is not None:
             self._process = self.bans.balancer
         if self._process is not None:
-            if self._balancer.lives(self._process):
+            if self._lives(self._process):
                 return self._process
             self.bans = None  # it has ended, with its list
             self._process, self._restart_until, self._scan_at = None, now + _RESTART_SECONDS, now
@@ -135,6 +137,10 @@ class BanKeeper:
             except Refused:
                 self._process = None
         return self._process
+
+    def _lives(self, process: ProcessId) -> bool:
+        proc_root = f"{join(self._balancer.root)}/proc"
+        return self._balancer.lives(process) or hidden(proc_root, self._host.get_affinity, process) is not None
 
     def _look(self, process: ProcessId, wanted: tuple[int, ...], modules: Collection[str], now: float) -> None:
         self._asked, self._look_at, self._modules = (process, wanted), now + LOOK_SECONDS, tuple(sorted(set(modules)))

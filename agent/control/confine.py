@@ -17,6 +17,7 @@ from agent.model.workload import ProcessId, ThreadId, Worker
 from agent.node.binding import DENIED
 from agent.node.cgroups import CgroupTree
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.liveness import hidden
 from agent.node.strangers import make_good
 from agent.node.taskdir import PF_NO_SETAFFINITY, TaskDir
 
@@ -172,7 +173,9 @@ class Confiner:
 
     def _lives(self, process: ProcessId) -> bool:
         count = _Count()
-        return self._look(process, lambda _tasks: True, count) is True or count.problem is not None
+        if self._look(process, lambda _tasks: True, count) is True or count.problem is not None:
+            return True
+        return hidden(self._proc, self._host.get_affinity, process) is not None
 
     def _astray(self, process: ProcessId, held: Held | None, ask: Confinement, count: _Count) -> bool:
         """Whether a process has to be looked at closely: a thread of it may run where it is not to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from agent.control.scanning import Cgroups
 from agent.model.cpuset import CpuSet
@@ -12,6 +13,8 @@ from agent.model.workload import CgroupIdentity, Container, ProcessId
 from agent.node.cgroups import CgroupTree
 from agent.node.procfs import ProcFs
 from agent.planning.evidence import SeenContainer, with_devices
+
+_REMEMBERED: Final = 4096
 
 Places = Mapping[ProcessId, tuple[str, CgroupIdentity]]
 """Processes -> path of their cgroup, empty where that can't be read, and whose it is."""
@@ -23,11 +26,16 @@ class ContainerReader:
     def __init__(self, proc: ProcFs, cgroups: CgroupTree) -> None:
         self._proc = proc
         self._cgroups = cgroups
+        self._last: dict[str, CpuSet] = {}
+        """Paths -> the cpuset that was read last: what others may use is not to depend on whether one can be read."""
 
     def cgroups_of(self, places: Places, topology: Topology, notes: list[Problem]) -> Cgroups:
         """The cpusets of processes on NPUs, by their own cgroups, which may have less than their containers."""
         read = self._reader(topology, notes)
-        return {process: (path, read(path), read(identity.path)) for process, (path, identity) in places.items()}
+        return {
+            process: (path, read(path), self._latest(identity.path, read(identity.path)))
+            for process, (path, identity) in places.items()
+        }
 
     def containers_of(self, places: Places, cgroups: Cgroups, notes: list[Problem]) -> list[SeenContainer]:
         """The containers of everyone on an NPU: one that is not to be bound may own CPUs and NPUs all the same."""
@@ -67,7 +75,7 @@ class ContainerReader:
                 members[key].append(process.pid)
                 continue
             members[key] = [process.pid]
-            cpus = read(identity.path)
+            cpus = self._latest(identity.path, read(identity.path))
             if cpus is not None:
                 seen[key] = SeenContainer(identity, cpus)
         return list(seen.values())
@@ -95,6 +103,15 @@ class ContainerReader:
                 found[process] = path, self._cgroups.identity_of(path)
         return found
 
+    def _latest(self, path: str, cpus: CpuSet | None) -> CpuSet | None:
+        """The cpuset of a container, as it was where it can't be read now."""
+        if cpus is None:
+            return self._last.get(path)
+        if len(self._last) >= _REMEMBERED:
+            self._last.clear()
+        self._last[path] = cpus
+        return cpus
+
     def _reader(self, topology: Topology, notes: list[Problem]) -> Callable[[str], CpuSet | None]:
         """Reads the effective cpuset of a path, once; None where that is empty. Where the host has no cpuset hierarchy
         nothing confines a process but the root."""
@@ -102,7 +119,7 @@ class ContainerReader:
         anywhere = self._cgroups.mount is not None
 
         def read(path: str) -> CpuSet | None:
-            if not anywhere:
+            if not anywhere and path in ("", "/"):
                 return topology.root
             if path and path not in known:
                 known[path] = None

@@ -25,6 +25,9 @@ from agent.node.host import Host
 from agent.node.irq import ActionNames, driver_module, msi_irqs, read_affinity
 from agent.node.irqbalance import Irqbalance
 
+_UNNAMED_SECONDS: Final = 40.0
+"""Names that are missing are waited for until they have been read three times."""
+
 _STALE: Final = (-1,)
 """No listing of any device."""
 
@@ -88,6 +91,11 @@ class Interrupts:
         self._adopted: set[Key] = set()
         """Noted by an earlier run, which may have ended before it wrote them."""
         self._refusals: dict[int, Refusal] = {}
+        self._unnamed: dict[str, Refusal] = {}
+        """Functions some of whose interrupts have no name that can be seen."""
+        self._known: dict[str, tuple[Vector, ...]] = {}
+        """Functions -> their interrupts as they were resolved last with names: irqbalance is to leave them alone also
+        while they can't be looked at."""
         self._contests: Contests[int] = Contests()
         self._read_only: Refusal | None = None
         self._seen_read_only = False
@@ -158,7 +166,12 @@ class Interrupts:
             if key[0] not in here and (known or not unsure):
                 self._leaving.append(key)
         readings = [reading for look in self._looks for reading in look.readings]
-        order = [vector.irq for vector, _, _ in sorted(readings, key=lambda reading: reading[0].weight)]
+        ours = [vector for vector, _, _ in readings]
+        for look in self._looks:
+            if look.problem is not None or look.lost:
+                address = addresses[look.npu]
+                ours += self._known.get(address, ()) if isinstance(address, str) else ()
+        order = [vector.irq for vector in sorted(ours, key=lambda vector: vector.weight)]
         moved = any(current != target and vector.key in self._placed for vector, current, target in readings)
         modules = {self._devices[vector.pci].module for vector, _, _ in readings}
         self._balance.survey(order, () if "" in modules else modules, now, moved=moved)
@@ -201,7 +214,8 @@ class Interrupts:
             return _Look(npu, problem=address)
         look, target = _Look(npu), targets(cpus)
         try:
-            device = self._resolve(address)
+            unnamed = self._unnamed.get(address)
+            device = self._resolve(address, anew=unnamed is not None and self._clock() >= unnamed.until)
             device.npu = npu.id
             if not device.listing:
                 text = f"NPU {npu.id}: no interrupts in msi_irqs of {address}"
@@ -227,7 +241,21 @@ class Interrupts:
         device = self._devices.get(address)
         if device is not None and device.listing == listing and not anew:
             return device
-        found = vectors(address, self._names.of(listing))
+        names = self._names.of(listing)
+        found = vectors(address, names)
+        if all(names.values()):
+            self._unnamed.pop(address, None)
+        else:
+            # One that its driver has not begun with has none, and so has one of which nothing can be seen just now.
+            problem = Problem(Reason.IRQ_NAMES_UNKNOWN, address)
+            unnamed = self._unnamed[address] = Refusal.after(self._unnamed.get(address), problem, self._clock())
+            known = self._known.get(address, ())
+            if known and {vector.irq for vector in known} <= set(listing):
+                found = known
+            elif unnamed.seconds < _UNNAMED_SECONDS:
+                found = ()  # with some of the names the others would be counted wrongly
+        if found:
+            self._known[address] = found
         fresh = _Device(listing, found, driver_module(self._root, address), device.npu if device else None)
         for vector in found:
             self._refusals.pop(vector.irq, None)

@@ -162,7 +162,7 @@ def _check(path: Path) -> None:
 def _read(path: Path, reason: Reason) -> str | None:
     if (kind := irregular(path)) is not None:
         raise Refused(reason, f"journal {printable(str(path), 150)} is {kind}, not a regular file")
-    return read_text(path, reason, limit=MAX_BYTES)
+    return read_text(path, reason, limit=MAX_BYTES, sized=True)
 
 
 def _set_aside(path: Path) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from agent.control.backoff import Refusal
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Topology
 from agent.model.outcome import MemoryOutcome
@@ -45,6 +46,12 @@ DEADLINE_SECONDS: Final = 10.0
 
 CLOSING_SECONDS: Final = 2.0
 """How long `close` waits for the batch that is under way."""
+
+_UNREAD: Final = frozenset(
+    {Reason.PROCESS_UNREADABLE, Reason.TOPOLOGY_UNREADABLE, Reason.PROCESS_GONE, Reason.ONE_NUMA_NODE}
+)
+"""Why memory was left alone, which says nothing of it and may be otherwise by now. A process that is gone is not
+submitted again."""
 
 MUCH: Final = 16 << 20
 """Bytes of a worker that may have been missed without a word: every one has some that are not looked at."""
@@ -75,6 +82,8 @@ class MemoryMover:
         self._seconds = seconds
         self._clock = clock
         self._record: dict[ProcessId, MemoryOutcome] = {}
+        self._unread: dict[ProcessId, Refusal] = {}
+        """When to look again at workers of whose memory nothing could be read."""
         self._submitted: list[ProcessId] = []
         self._queue: deque[ProcessId] = deque()
         self._under_way: ProcessId | None = None
@@ -117,7 +126,7 @@ class MemoryMover:
         is ``Pending`` from then on, until `begin`, or ``Skipped`` at once where the plan says enough against it.
         """
         process = worker.process
-        if self._closed or process in self._record:
+        if self._closed or not self._is_due(process):
             return
         node = target_node(topology, roles.main, pool, home)
         problem = objection(topology, node, enabled=enabled, npus=len(worker.npus))
@@ -128,6 +137,20 @@ class MemoryMover:
             outcome = MemoryOutcome("Skipped", problem, node, skipped=self._resident(process))
         with self._lock:
             self._record[process] = outcome
+
+    def _is_due(self, process: ProcessId) -> bool:
+        """Whether a worker's memory is to be looked at: it never was, or nothing could be read when it was. What was
+        begun is not begun again."""
+        outcome = self._record.get(process)
+        if outcome is None:
+            return True
+        if outcome.state != "Skipped" or outcome.problem is None or outcome.problem.reason not in _UNREAD:
+            return False
+        refusal = self._unread.get(process)
+        if refusal is not None and refusal.problem == outcome.problem:
+            return self._clock() >= refusal.until
+        self._unread[process] = Refusal.after(refusal, outcome.problem, self._clock())
+        return False
 
     def begin(self) -> None:
         """Starts with those submitted since. The journal must have been written: what it does not know as begun would
@@ -146,6 +169,7 @@ class MemoryMover:
         """Forgets all other workers. One whose memory is being moved is left after the batch under way."""
         with self._lock:
             self._record = {process: kept for process, kept in self._record.items() if process in processes}
+            self._unread = {process: kept for process, kept in self._unread.items() if process in processes}
             self._submitted = [process for process in self._submitted if process in self._record]
             self._queue = deque(process for process in self._queue if process in self._record)
 

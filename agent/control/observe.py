@@ -26,7 +26,7 @@ from agent.node.cgroups import CgroupTree
 from agent.node.devices import read_davinci
 from agent.node.kubelet import read_cpu_manager_state
 from agent.node.procfs import ProcessStat, ProcFs
-from agent.node.sysfs import read_topology
+from agent.node.sysfs import SystemFiles, read_topology
 from agent.planning.attribution import Attribution, npus_of_devices
 from agent.planning.evidence import find_pod, gather
 from agent.planning.optin import invalid_annotation
@@ -140,6 +140,7 @@ class Observer:
         self._chooses = chooses
         self._pods = pods
         self._kubelet = kubelet or (lambda: KubeletState(*read_cpu_manager_state(root)))
+        self._system_files = SystemFiles()
         self._topology: Topology | None = None
         self._topology_at = 0.0
         self._attributor = Attributor(patient=patient)
@@ -147,6 +148,8 @@ class Observer:
         self._last: Observation | None = None
         self._sight: Sight | None = None
         self._candidates: tuple[Candidate, ...] = ()
+        self._paths: dict[ProcessId, str] = {}
+        """Candidates -> path of their cgroup, as of the last look that read the process table."""
         self._scanned_at = 0.0
         self._children: Mapping[int, tuple[int, ...]] | None = None
         self.cause: Cause | None = None
@@ -163,7 +166,13 @@ class Observer:
         """The CPUs of the host; `Refused` where they can't be read."""
         stale = now - self._topology_at >= TOPOLOGY_SECONDS
         before = None if stale else self._topology
-        found = read_topology(self.root, architecture=self._architecture, cgroups=self.cgroups, before=before)
+        found = read_topology(
+            self.root,
+            architecture=self._architecture,
+            cgroups=self.cgroups,
+            before=before,
+            files=self._system_files,
+        )
         if before is None:
             self._topology_at = now
         # The same object while nothing changed: who compares it later is done at once.
@@ -314,6 +323,7 @@ class Observer:
             running[key] = running.get(key, frozenset()) | set(candidate.attribution.npus)
         expected = self._expected.without_worker(pods, {c.identity.container_id for c in candidates}, now)
         starting = self._attributor.awaited
+        self._paths = {candidate.process: candidate.cgroup for candidate in candidates if candidate.cgroup}
         self._candidates, self._scanned_at = tuple(candidates), now
         self._sight = replace(sight, cgroups=cgroups)
         self._children = children_of(stats.values())
@@ -347,16 +357,19 @@ class Observer:
     def _candidate(
         self, stat: ProcessStat, attribution: Attribution, pods: Sequence[Pod], notes: list[Problem]
     ) -> Candidate:
+        process = ProcessId(stat.pid, stat.start_time)
         path, status = None, None
         try:
             path = self.cgroups.path(stat.pid)
             status = self.proc.status(stat.pid)
         except Refused as refused:
             notes.append(refused.problem)
+        # Where it can't be read, it is where it was: it has hardly been moved just now.
+        path = path or self._paths.get(process)
         identity = self.cgroups.identity_of(path) if path else CgroupIdentity(path="")
         pod, container = find_pod(identity, pods)
         return Candidate(
-            process=ProcessId(stat.pid, stat.start_time),
+            process=process,
             name=printable(stat.comm, 32),
             uid=status.uid if status else None,
             identity=identity,

@@ -90,7 +90,7 @@ class StateFile:
         try:
             text = as_yaml(document)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path, text)
+            write_atomic(self.path, text, new=self._text is None)
         except OSError as error:
             raise Refused(Reason.STATE_NOT_WRITTEN, f"{self._name}: {error.strerror}") from error
         except ValueError:
@@ -111,7 +111,7 @@ class StateFile:
     def _read(self) -> str | None:
         if (kind := irregular(self.path, follow=True)) is not None:
             raise Refused(Reason.STATE_UNREADABLE, f"{self._name} is {kind}, not a regular file")
-        return read_text(self.path, Reason.STATE_UNREADABLE, limit=MAX_BYTES)
+        return read_text(self.path, Reason.STATE_UNREADABLE, limit=MAX_BYTES, sized=True)
 
     def _parsed(self, text: str | None) -> dict[str, Any]:
         document = parse_yaml(text or "", self._name, Reason.STATE_UNREADABLE)

@@ -16,7 +16,7 @@ from agent.model.cpuset import CpuListError, CpuSet
 from agent.model.reason import Reason, Refused, printable
 from agent.model.workload import CgroupIdentity
 from agent.node.cgroup_paths import CgroupLine, components, identify, parse_cgroup, resolve, written
-from agent.node.files import ABSENT, join, read_bytes, read_text, refusal
+from agent.node.files import ABSENT, join, read_bytes, read_text, refusal, whole_line
 
 __all__ = ["CgroupLine", "CgroupTree", "find_cpuset", "identify", "own_cgroup", "parse_cgroup"]
 
@@ -90,6 +90,7 @@ class CgroupTree:
             return None
         if (known := self._paths.get(content)) is not None:
             return known
+        whole_line(content, f"process {pid}: cgroup", Reason.PROCESS_UNREADABLE)
         line = parse_cgroup(content.decode("utf-8", "surrogateescape"))
         if line is None:
             return None
@@ -273,6 +274,7 @@ def _level_cpus(level: int, form: str, path: str) -> CpuSet | None:
         text = read_text(name, Reason.CPUSET_UNREADABLE, at=level)
         if text is None:
             continue
+        whole_line(text, f"{name} of {printable(path, 100)}", Reason.CPUSET_UNREADABLE)
         try:
             return CpuSet.parse(text) or None
         except CpuListError as error:

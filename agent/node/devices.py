@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.model.reason import Reason
-from agent.node.files import join, list_folder, numbered_devices, read_text
+from agent.node.files import ABSENT, join, list_folder, numbered_devices, read_text, refusal
 
 _DAVINCI: Final = re.compile(r"davinci([0-9]{1,5})", re.ASCII)
 _HUAWEI: Final = 0x19E5
@@ -28,9 +28,15 @@ def read_davinci(root: Path) -> dict[int, tuple[int, int]]:
     for name in list_folder(folder, Reason.INVENTORY_INCOMPLETE):
         path = f"{folder}/{name}"
         if match := _DAVINCI.fullmatch(name):
-            if number := device_number(path):
+            try:
+                number = _device_number(path)
+            except OSError as error:
+                if error.errno in ABSENT:
+                    continue
+                raise refusal(Reason.INVENTORY_INCOMPLETE, path, error) from error
+            if number:
                 found[int(match[1])] = number
-        elif name == "davinci" and os.path.isfile(path):  # noqa: PTH113
+        elif name == "davinci" and not os.path.isdir(path):  # noqa: PTH112
             text = read_text(path, Reason.INVENTORY_INCOMPLETE) or ""
             found.update(numbered_devices(text, path, Reason.INVENTORY_INCOMPLETE))
     return dict(sorted(found.items()))
@@ -39,9 +45,13 @@ def read_davinci(root: Path) -> dict[int, tuple[int, int]]:
 def device_number(path: str, at: int | None = None) -> tuple[int, int] | None:
     """(major, minor) of a character device; None for anything else. Symbolic links are not followed."""
     try:
-        status = os.stat(path, dir_fd=at, follow_symlinks=False)
+        return _device_number(path, at)
     except OSError:
         return None
+
+
+def _device_number(path: str, at: int | None = None) -> tuple[int, int] | None:
+    status = os.stat(path, dir_fd=at, follow_symlinks=False)
     return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
 
 

@@ -28,9 +28,12 @@ _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _CHUNK: Final = 1 << 16
 
 
-def read_bytes(path: str | Path, reason: Reason, *, limit: int = LIMIT, at: int | None = None) -> bytes | None:
+def read_bytes(
+    path: str | Path, reason: Reason, *, limit: int = LIMIT, at: int | None = None, sized: bool = False
+) -> bytes | None:
     """The whole file, or None where there is none. `at` is a folder's descriptor that `path` is relative to; then the
-    file's own name is not followed if it is a link. Refused with `reason` on any other error and beyond `limit` bytes.
+    file's own name is not followed if it is a link. `sized` is for files on a disk, of which the kernel knows how long
+    they are: half of one is none. Refused with `reason` on any other error and beyond `limit` bytes.
     """
     try:
         file = os.open(path, _FLAGS if at is None else _FLAGS | os.O_NOFOLLOW, dir_fd=at)
@@ -42,12 +45,13 @@ def read_bytes(path: str | Path, reason: Reason, *, limit: int = LIMIT, at: int 
         content = os.read(file, _CHUNK)
         # A seq_file gives out whole records, so that a short read does not mean the end: only an empty one does.
         if chunk := os.read(file, _CHUNK):
-            chunks, size = [content], len(content)
-            while chunk and size <= limit:
+            chunks, length = [content], len(content)
+            while chunk and length <= limit:
                 chunks.append(chunk)
-                size += len(chunk)
+                length += len(chunk)
                 chunk = os.read(file, _CHUNK)
             content = b"".join(chunks)
+        size = os.fstat(file).st_size if sized else 0
     except OSError as error:
         if error.errno in ABSENT:
             return None
@@ -56,13 +60,25 @@ def read_bytes(path: str | Path, reason: Reason, *, limit: int = LIMIT, at: int 
         os.close(file)
     if len(content) > limit:
         raise Refused(reason, f"{printable(str(path), 150)} is larger than {limit} bytes")
+    if len(content) < size:
+        raise Refused(reason, f"{printable(str(path), 150)}: {len(content)} of {size} bytes could be read")
     return content
 
 
-def read_text(path: str | Path, reason: Reason, *, limit: int = LIMIT, at: int | None = None) -> str | None:
+def read_text(
+    path: str | Path, reason: Reason, *, limit: int = LIMIT, at: int | None = None, sized: bool = False
+) -> str | None:
     """As `read_bytes`, decoded as UTF-8. Other bytes become lone surrogates, so that paths survive (PEP 383)."""
-    content = read_bytes(path, reason, limit=limit, at=at)
+    content = read_bytes(path, reason, limit=limit, at=at, sized=sized)
     return None if content is None else content.decode("utf-8", "surrogateescape")
+
+
+def whole_line(content: bytes | str, path: str | Path, reason: Reason) -> None:
+    """Refused with `reason` where what was read of a file of the kernel ends in the middle of a line: half of a CPU
+    list reads like a whole one. One that is empty ends nowhere."""
+    if content and content[-1] not in ("\n", 10):
+        shown = content if isinstance(content, str) else content.decode("utf-8", "replace")
+        raise Refused(reason, f"{printable(str(path), 120)} is cut short: {printable(shown[-40:], 60)}")
 
 
 def list_folder(path: str | Path, reason: Reason) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from agent.model.cpuset import CpuSet
 from agent.model.reason import Reason, Refused, printable
-from agent.node.files import ABSENT, INTERRUPTS_LIMIT, join, list_folder, read_bytes, read_text, refusal
+from agent.node.files import ABSENT, INTERRUPTS_LIMIT, join, list_folder, read_bytes, read_text, refusal, whole_line
 from agent.node.interrupts_file import parse_interrupts
 
 _ADDRESS: Final = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII)
@@ -63,10 +63,12 @@ class ActionNames:
         found: dict[int, tuple[str, ...]] = {}
         unsaid = []
         for irq in irqs:
-            text = read_text(f"{self._root}/sys/kernel/irq/{irq}/actions", Reason.IRQ_NAMES_UNKNOWN)
+            path = f"{self._root}/sys/kernel/irq/{irq}/actions"
+            text = read_text(path, Reason.IRQ_NAMES_UNKNOWN)
             if text is None:
                 unsaid.append(irq)
             else:
+                whole_line(text, path, Reason.IRQ_NAMES_UNKNOWN)
                 found[irq] = _names(text)
         # Where the folder is there, it has all interrupts: one that it lacks is gone.
         if unsaid and not os.path.isdir(f"{self._root}/sys/kernel/irq"):  # noqa: PTH112
@@ -93,6 +95,7 @@ def read_affinity(root: Path, irq: int, *, effective: bool = False) -> CpuSet | 
             content = os.read(file, 1 << 16)
         finally:
             os.close(file)
+        whole_line(content, path, Reason.IRQ_REFUSED)
         return _cpus(content)
     except OSError as error:
         if error.errno in ABSENT:

@@ -59,6 +59,7 @@ class Irqbalance:
     """
 
     def __init__(self, root: Path, *, stand_in: int | None = None) -> None:
+        self.root = root
         self._root = join(root)
         self._proc = ProcFs(root)
         self._table = ProcTable(root)
@@ -74,11 +75,11 @@ class Irqbalance:
         return None
 
     def lives(self, process: ProcessId) -> bool:
-        """Whether one that was found still runs."""
+        """Whether one that was found still runs. One that can't be looked at does."""
         with suppress(Refused):
             stat = self._proc.stat(process.pid)
             return stat is not None and stat.start_time == process.start_time
-        return False
+        return True
 
     def banned_modules(self, process: ProcessId) -> tuple[str, ...]:
         """The values of ``--banmod`` on its command line: it leaves the interrupts of these drivers alone."""

@@ -29,7 +29,7 @@ def read_cpu_manager_state(root: Path) -> tuple[str, tuple[ExclusiveGrant, ...]]
     it is damaged.
     """
     path = f"{join(root)}/{STATE}"
-    text = read_text(path, Reason.KUBELET_STATE_UNREADABLE, limit=_LIMIT)
+    text = read_text(path, Reason.KUBELET_STATE_UNREADABLE, limit=_LIMIT, sized=True)
     return ("", ()) if text is None else _parse_state(text, path)
 
 

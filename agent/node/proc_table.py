@@ -33,12 +33,15 @@ class ProcTable:
         self.kernel_threads: tuple[ProcessStat, ...] = ()
         """Of the last `read`. Their parents and names do not change."""
         self.problems: tuple[Problem, ...] = ()
-        """Why processes are missing from the last `read`."""
+        """Why processes are missing from the last `read`, or are in it as they were before."""
+        self._before: dict[int, ProcessStat] = {}
 
     def read(self) -> dict[int, ProcessStat]:
         """Every process but kernel threads, by pid, ascending; those that end meanwhile may be missing.
 
-        Refused(ProcessUnreadable) where /proc is there and cannot be listed.
+        One whose stat can't be read is as it was in the last `read`: whoever acts on it looks again.
+        Refused(ProcessUnreadable) where /proc is there and cannot be listed, and where it shows nobody any more: a host
+        has a process at any time.
         """
         found: dict[int, ProcessStat] = {}
         known, self._known = self._known, {}
@@ -47,7 +50,7 @@ class ProcTable:
         try:
             top = os.open(self._proc, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno in ABSENT:
+            if error.errno in ABSENT and not self._before:
                 self.kernel_threads = self.problems = ()
                 return found
             raise refusal(Reason.PROCESS_UNREADABLE, self._proc, error) from error
@@ -64,6 +67,8 @@ class ProcTable:
                     stat = self._stat(top, name)
                 except Refused as refused:
                     problems.append(refused.problem)
+                    if (last := self._before.get(int(name))) is not None:
+                        found[last.pid] = last
                     continue
                 if stat is None:
                     continue
@@ -75,7 +80,10 @@ class ProcTable:
                     found[stat.pid] = stat
         finally:
             os.close(top)
+        if not found and self._before:
+            raise Refused(Reason.PROCESS_UNREADABLE, f"{self._proc} shows no process any more")
         self.kernel_threads, self.problems = tuple(threads), tuple(problems)
+        self._before = found
         return found
 
     def _stat(self, top: int, name: str) -> ProcessStat | None:

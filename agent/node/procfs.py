@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from agent.node.statx import character_device
 
 PF_KTHREAD: Final = 0x00200000
 """Flag of a kernel thread in field 9 of /proc/<pid>/stat (include/linux/sched.h; unchanged since 2.6)."""
+
+_BOOT_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 _DIGITS: Final = 20
 """Of a number of 64 bits."""
@@ -174,10 +177,17 @@ class ProcFs:
         return f"{self._proc}/{pid}" if tid is None else f"{self._proc}/{pid}/task/{tid}"
 
 
-def boot_id(root: Path) -> str:
-    """The id of this boot (proc/sys/kernel/random/boot_id), a UUID; empty where there is none."""
-    text = read_text(f"{join(root)}/proc/sys/kernel/random/boot_id", Reason.PROCESS_UNREADABLE)
-    return (text or "").strip()
+def boot_id(root: Path, *, recorded: bool = False) -> str:
+    """The id of this boot (proc/sys/kernel/random/boot_id), a UUID.
+
+    Refused(ProcessUnreadable) where there is none: what is noted under another id is not of this boot, and would never
+    be given back. A `recorded` host may lack it; then it is empty.
+    """
+    path = f"{join(root)}/proc/sys/kernel/random/boot_id"
+    text = (read_text(path, Reason.PROCESS_UNREADABLE) or "").strip()
+    if recorded or _BOOT_ID.fullmatch(text):
+        return text
+    raise Refused(Reason.PROCESS_UNREADABLE, f"{printable(path, 150)}: {printable(text, 60)!r} is no id of a boot")
 
 
 def parse_stat(text: str, path: str = "stat") -> ProcessStat:

@@ -37,10 +37,11 @@ def irregular(path: Path, *, follow: bool = False) -> str | None:
     return next((name for holds, name in _KINDS if holds(mode)), "a device")
 
 
-def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
+def write_atomic(path: Path, text: str, *, mode: int = 0o644, new: bool = False) -> None:
     """Writes a file by fsync and rename, so that readers see the old or the new one whole.
 
-    Raises OSError, also where the name is that of something else than a regular file: a rename would replace it.
+    `new`: there is none, and one that has come to be there meanwhile is not replaced (FileExistsError). Raises OSError,
+    also where the name is that of something else than a regular file: a rename would replace it.
     """
     if (kind := irregular(path)) is not None:
         raise OSError(errno.EEXIST, f"is {kind}, not a regular file", str(path))
@@ -51,7 +52,10 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
             file.flush()
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)
-        Path(temporary).replace(path)
+        if new:
+            _link(Path(temporary), path)
+        else:
+            Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -60,6 +64,20 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
         os.fsync(folder)  # the rename itself is lost in a crash otherwise
     finally:
         os.close(folder)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Gives a file its name if nobody has it. File systems without hard links are few: there it is looked for first."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError:
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.replace(path)
+    else:
+        temporary.unlink()
 
 
 class HostLock:

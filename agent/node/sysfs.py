@@ -5,6 +5,8 @@ Kernel documentation: ABI/stable/sysfs-devices-system-cpu, ABI/stable/sysfs-devi
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
 import re
 from pathlib import Path
@@ -14,12 +16,48 @@ from agent.model.cpuset import EMPTY, MAX_CPUS, CpuListError, CpuSet, union
 from agent.model.node import NumaNode, Topology
 from agent.model.reason import Reason, Refused, printable
 from agent.node.cgroups import CgroupTree
-from agent.node.files import join, list_folder, read_text
+from agent.node.files import join, list_folder, read_text, whole_line
 from agent.node.procfs import ProcFs
 
 _NODE: Final = re.compile(r"node([0-9]{1,5})", re.ASCII)
 _CPU: Final = re.compile(r"cpu([0-9]{1,5})", re.ASCII)
 _MEMORY: Final = re.compile(r"MemTotal:\s*([0-9]+)", re.ASCII)
+
+
+class SystemFiles:
+    """The files of /sys/devices/system, and what was in them: none of those that are read here ever goes away while
+    the kernel runs. One that did is a mount that did, say, and no news of the CPUs."""
+
+    def __init__(self) -> None:
+        self._had: set[str] = set()
+
+    def cpus(self, path: str) -> CpuSet | None:
+        """The CPU list in a file, None where there never was one; Refused(TopologyUnreadable) when it is damaged."""
+        text = self.text(path)
+        if text is None:
+            return None
+        whole_line(text, path, Reason.TOPOLOGY_UNREADABLE)
+        try:
+            return CpuSet.parse(text)
+        except CpuListError as error:
+            raise Refused(Reason.TOPOLOGY_UNREADABLE, f"{printable(path, 120)}: {error}") from None
+
+    def text(self, path: str) -> str | None:
+        text = read_text(path, Reason.TOPOLOGY_UNREADABLE)
+        self._note(path, there=text is not None)
+        return text
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; empty where there never was one."""
+        names = list_folder(folder, Reason.TOPOLOGY_UNREADABLE)
+        self._note(folder, there=bool(names))
+        return names
+
+    def _note(self, path: str, *, there: bool) -> None:
+        if there:
+            self._had.add(path)
+        elif path in self._had:
+            raise Refused(Reason.TOPOLOGY_UNREADABLE, f"{printable(path, 150)} was there, and is gone")
 
 
 def read_topology(
@@ -28,47 +66,58 @@ def read_topology(
     architecture: str | None = None,
     cgroups: CgroupTree | None = None,
     before: Topology | None = None,
+    files: SystemFiles | None = None,
 ) -> Topology:
     """The topology of the host whose root folder this is.
 
     `architecture` as ``uname -m`` prints it (default: this machine's); `cgroups` to share a tree that is there already;
     `before`, an earlier topology of the same host, saves reading a file for each CPU while the same CPUs are online.
-    Refused(TopologyUnreadable) when it cannot be told which CPUs are online, or when a file is damaged.
+    `files` is the same object in every reading of one host. Refused(TopologyUnreadable) when it cannot be told which
+    CPUs are online, when a file is damaged, and when one is gone.
     """
+    files = files or SystemFiles()
     system = f"{join(root)}/sys/devices/system"
     folders = {
         int(match[1]): f"{system}/node/{name}"
-        for name in list_folder(f"{system}/node", Reason.TOPOLOGY_UNREADABLE)
+        for name in files.names(f"{system}/node")
         if (match := _NODE.fullmatch(name))
     }
-    listed = {number: _cpus(f"{folders[number]}/cpulist") or EMPTY for number in sorted(folders)}
-    online = _online(f"{system}/cpu", union(listed.values()))
+    listed = {number: _node_cpus(files, f"{folders[number]}/cpulist") for number in sorted(folders)}
+    online = _online(files, f"{system}/cpu", union(listed.values()))
     same = before is not None and before.online == online
     return Topology(
         online=online,
         root=_root_cpus(root, cgroups or CgroupTree(root), online),
-        nodes=_nodes(f"{system}/node", folders, listed, online, before if same else None),
-        cores=before.cores if before and same else _cores(f"{system}/cpu", online),
-        isolated=_cpus(f"{system}/cpu/isolated") or EMPTY,
-        possible=_possible(f"{system}/cpu/possible") or online,
+        nodes=_nodes(files, f"{system}/node", folders, listed, online, before if same else None),
+        cores=before.cores if before and same else _cores(files, f"{system}/cpu", online),
+        isolated=files.cpus(f"{system}/cpu/isolated") or EMPTY,
+        possible=_possible(files, f"{system}/cpu/possible") or online,
         architecture=architecture or platform.machine(),
     )
 
 
-def _online(folder: str, on_nodes: CpuSet) -> CpuSet:
+def _online(files: SystemFiles, folder: str, on_nodes: CpuSet) -> CpuSet:
     """The online CPUs. A recording may lack ``online``: ``possible`` is next best, then what the NUMA nodes list."""
-    online = _cpus(f"{folder}/online")
+    online = files.cpus(f"{folder}/online")
     if online is None:
-        online = _possible(f"{folder}/possible") or on_nodes
+        online = _possible(files, f"{folder}/possible") or on_nodes
     if not online:
         raise Refused(Reason.TOPOLOGY_UNREADABLE, f"{printable(folder, 150)}/online lists no CPU")
     return online
 
 
-def _possible(path: str) -> CpuSet | None:
+def _node_cpus(files: SystemFiles, path: str) -> CpuSet:
+    """The CPUs of a NUMA node that is listed. One without CPUs has a list, too, of none."""
+    cpus = files.cpus(path)
+    if cpus is None:
+        raise Refused(Reason.TOPOLOGY_UNREADABLE, f"{printable(path, 150)}: {os.strerror(errno.ENOENT)}")
+    return cpus
+
+
+def _possible(files: SystemFiles, path: str) -> CpuSet | None:
     """The CPUs that could ever come online. Nothing is decided by them, so that nothing fails for them either."""
     try:
-        return _cpus(path)
+        return files.cpus(path)
     except Refused:
         return None
 
@@ -83,38 +132,44 @@ def _root_cpus(root: Path, cgroups: CgroupTree, online: CpuSet) -> CpuSet:
     return (cpus & online if cpus else EMPTY) or online
 
 
-def _nodes(
-    folder: str, folders: dict[int, str], listed: dict[int, CpuSet], online: CpuSet, before: Topology | None
+def _nodes(  # noqa: PLR0917
+    files: SystemFiles,
+    folder: str,
+    folders: dict[int, str],
+    listed: dict[int, CpuSet],
+    online: CpuSet,
+    before: Topology | None,
 ) -> tuple[NumaNode, ...]:
     if not folders:  # a kernel without CONFIG_NUMA
         return (NumaNode(0, online),)
     # Memory nodes have the form of a CPU list, and node ids fit into it (MAX_NUMNODES is 1,024 at most).
-    with_memory = _cpus(f"{folder}/has_memory")
+    with_memory = files.cpus(f"{folder}/has_memory")
     known = {node.id: node.present for node in before.nodes} if before else {}
     nodes = []
     taken = EMPTY
     for number, cpus in listed.items():
-        has_memory = _has_memory(f"{folders[number]}/meminfo") if with_memory is None else number in with_memory
-        present = known[number] if number in known else _present(folders[number])
+        has_memory = _has_memory(files, f"{folders[number]}/meminfo") if with_memory is None else number in with_memory
+        present = known[number] if number in known else _present(files, folders[number])
         nodes.append(NumaNode(number, cpus & online - taken, has_memory, (present | cpus) - taken))
         taken |= cpus | present
     return tuple(nodes)
 
 
-def _present(folder: str) -> CpuSet:
+def _present(files: SystemFiles, folder: str) -> CpuSet:
     """The CPUs of a node that are there, online or not: it keeps a link for each, while ``cpulist`` has online ones."""
-    names = list_folder(folder, Reason.TOPOLOGY_UNREADABLE)
+    names = files.names(folder)
     return CpuSet(int(match[1]) for name in names if (match := _CPU.fullmatch(name)) and int(match[1]) < MAX_CPUS)
 
 
-def _has_memory(path: str) -> bool:
+def _has_memory(files: SystemFiles, path: str) -> bool:
     """Whether a node's meminfo shows any; True where it doesn't say."""
-    match = _MEMORY.search(read_text(path, Reason.TOPOLOGY_UNREADABLE) or "")
+    match = _MEMORY.search(files.text(path) or "")
     return match is None or match[1].strip("0") != ""
 
 
-def _cores(folder: str, online: CpuSet) -> tuple[CpuSet, ...]:
-    """The online threads of each core. A CPU about which nothing is known is a core by itself.
+def _cores(files: SystemFiles, folder: str, online: CpuSet) -> tuple[CpuSet, ...]:
+    """The online threads of each core. A CPU about which nothing was recorded is a core by itself; every kernel shows
+    the core of one that it has a folder for.
 
     Where two files contradict each other all CPUs that either puts together stay together: a core taken for larger than
     it is gets refused or left whole, one taken for smaller has its halves handed to two NPUs.
@@ -122,9 +177,11 @@ def _cores(folder: str, online: CpuSet) -> tuple[CpuSet, ...]:
     cores: dict[int, int] = {}
     for cpu in online:
         topology = f"{folder}/cpu{cpu}/topology"
-        siblings = _cpus(f"{topology}/core_cpus_list")
+        siblings = files.cpus(f"{topology}/core_cpus_list")
         if siblings is None:  # its name before Linux 5.4
-            siblings = _cpus(f"{topology}/thread_siblings_list")
+            siblings = files.cpus(f"{topology}/thread_siblings_list")
+        if siblings is None and os.path.isdir(f"{folder}/cpu{cpu}"):  # noqa: PTH112
+            raise Refused(Reason.TOPOLOGY_UNREADABLE, f"{printable(topology, 150)} shows no core")
         together = (siblings or EMPTY).bits & online.bits | 1 << cpu
         if not together & ~cores.get(cpu, 0):
             continue
@@ -135,14 +192,3 @@ def _cores(folder: str, online: CpuSet) -> tuple[CpuSet, ...]:
             cores[other] = merged
     distinct = map(CpuSet.from_bits, set(cores.values()))
     return tuple(sorted(distinct, key=lambda core: core.first))
-
-
-def _cpus(path: str) -> CpuSet | None:
-    """The CPU list in a file, None where there is none; Refused(TopologyUnreadable) when it is damaged."""
-    text = read_text(path, Reason.TOPOLOGY_UNREADABLE)
-    if text is None:
-        return None
-    try:
-        return CpuSet.parse(text)
-    except CpuListError as error:
-        raise Refused(Reason.TOPOLOGY_UNREADABLE, f"{printable(path, 120)}: {error}") from None

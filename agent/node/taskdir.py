@@ -172,11 +172,14 @@ class TaskDir:
     def comm(self, name: str) -> bytes | None:
         """The name of a thread: any bytes but NUL, without the newline that the kernel adds."""
         try:
-            return _read(name + "/comm", self._fd, _COMM_BYTES).removesuffix(b"\n")
+            content = _read(name + "/comm", self._fd, _COMM_BYTES)
         except _GONE:
             return None
         except OSError as error:
             raise _unreadable(self.pid, error.strerror or str(error)) from error
+        if not content.endswith(b"\n"):  # half a name is that of another role, mostly of main
+            raise _unreadable(self.pid, f"comm of thread {name} is cut short: {content!r}")
+        return content[:-1]
 
     def comms(self, tids: Sequence[int]) -> list[bytes | None]:
         """The name of each thread, as `comm`. This is most of what a pass costs where names are not kept."""
@@ -196,7 +199,10 @@ class TaskDir:
                     files.append(-1)
             for file in files:
                 try:
-                    names.append(None if file < 0 else os.read(file, _COMM_BYTES).removesuffix(b"\n"))
+                    content = b"" if file < 0 else os.read(file, _COMM_BYTES)
+                    if file >= 0 and not content.endswith(b"\n"):
+                        return [self.comm(str(tid)) for tid in tids]  # which says so
+                    names.append(None if file < 0 else content[:-1])
                 except _GONE:
                     names.append(None)
         except OSError:
@@ -241,6 +247,15 @@ def _read(path: str, folder: int, limit: int) -> bytes:
         return os.read(file, limit)
     finally:
         os.close(file)
+
+
+def read_stat(proc_root: str, pid: int) -> TaskStat:
+    """The stat of a process by its number. OSError where it can't be read, ValueError when it is damaged."""
+    process = os.open(f"{proc_root}/{pid}", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return TaskStat.parse(_read("stat", process, _STAT_BYTES))
+    finally:
+        os.close(process)
 
 
 def _close(files: Sequence[int]) -> None:

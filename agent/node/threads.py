@@ -32,6 +32,7 @@ from agent.node.binding import DENIED, NOTED_SECONDS, Binding, Memory, Noted, go
 from agent.node.comms import CommCache
 from agent.node.folders import Folders
 from agent.node.host import EVERY_CPU, ThreadHost
+from agent.node.liveness import hidden
 from agent.node.strangers import make_good
 from agent.node.targets import Targets
 from agent.node.taskdir import TaskDir
@@ -98,6 +99,9 @@ class ThreadBinder:
         except Refused as refused:
             outcome = WorkerOutcome(process, "Failed", refused.problem)
         if outcome.problem is not None and outcome.problem.reason is Reason.PROCESS_GONE:
+            self._folders.close(process)  # the next pass opens it anew
+            if (problem := self._hidden(process)) is not None:
+                return WorkerOutcome(process, "Failed", problem)
             self._forget(process)
         return outcome
 
@@ -156,7 +160,7 @@ class ThreadBinder:
         try:
             tasks = TaskDir.of(self._proc, process)
             if tasks is None:
-                return Moved()
+                return Moved(0, self._hidden(process))
             with tasks:
                 return self._move(tasks, pool, EVERY_CPU, online, masks=masks)
         except Refused as refused:
@@ -281,7 +285,7 @@ class ThreadBinder:
     def lives(self, process: ProcessId) -> bool:
         """Whether the process is still there. One that can't be looked at is."""
         try:
-            return self._folders.alive(process)
+            return self._folders.alive(process) or self._hidden(process) is not None
         except Refused:
             return True
 
@@ -289,6 +293,9 @@ class ThreadBinder:
         """Drops what is remembered of every other process: which threads were in place, which can't be moved."""
         for process in (self._memories.keys() | self._folders.kept()) - set(processes):
             self._forget(process)
+
+    def _hidden(self, process: ProcessId) -> Problem | None:
+        return hidden(self._proc, self._host.get_affinity, process)
 
     def _forget(self, process: ProcessId) -> None:
         self._memories.pop(process, None)

@@ -180,7 +180,7 @@ class _Reader:
         override: Callable[[], DeviceType | None],
         needs_affinity: Callable[[DeviceType], bool],
     ) -> None:
-        self._npu_smi = npu_smi
+        self._npu_smi = _Constant(npu_smi)
         self._davinci = davinci
         self._override = override
         self._needs_affinity = needs_affinity
@@ -215,6 +215,38 @@ class _Reader:
             raise _Changed from refused
         kept = tuple(note for note in last.notes if note.reason is not Reason.PROCESS_TABLE_INCOMPLETE)
         return replace(last, processes=processes, notes=(*kept, *more))
+
+
+class _Constant:
+    """npu-smi, which does not unlearn a query: what a device with this driver has answered once it knows. Who was told
+    otherwise would take its NPUs for those of another device, or for NPUs without affinity."""
+
+    def __init__(self, npu_smi: NpuSmi) -> None:
+        self._npu_smi = npu_smi
+        self._info = ""
+        self._answered: dict[tuple[str, ...], str] = {}
+        """Queries that were answered, and by which version."""
+
+    def query(self, *args: str) -> str:
+        """As `NpuSmi.query`, but for NotSupported, which is NpuSmiFailed where it can't be."""
+        try:
+            answer = self._npu_smi.query(*args)
+        except Refused as refused:
+            if refused.reason is Reason.NOT_SUPPORTED and self._answered.get(args) == self._version():
+                text = f"npu-smi {shown(' '.join(args), 60)} was answered before: {refused.message}"
+                raise Refused(Reason.NPU_SMI_FAILED, text) from refused
+            raise
+        if args == ("info",):
+            self._info = answer
+        else:
+            self._answered[args] = self._version()
+        return answer
+
+    def _version(self) -> str:
+        try:
+            return parse_info(self._info).version
+        except Refused:
+            return ""
 
 
 class _Changed(Exception):  # noqa: N818 - no error: the static tables are to be read again

@@ -176,7 +176,7 @@ def test_any_path_has_an_answer(path: str, tree: Tree) -> None:
     root = tree({})
     if not any(root.iterdir()):
         tree(V2)
-    (root / "proc/4711/cgroup").write_bytes(f"0::/{path}".encode("utf-8", "surrogatepass"))
+    (root / "proc/4711/cgroup").write_bytes(f"0::/{path}\n".encode("utf-8", "surrogatepass"))
     cgroups = CgroupTree(root)
     cgroups.identity(4711)
     cgroups.process_cpus(4711)

@@ -181,7 +181,7 @@ def test_a_cpu_without_a_file_is_a_core_by_itself(tree: Tree) -> None:
 def test_files_that_contradict_each_other_keep_cpus_together(
     tree: Tree, lists: Mapping[int, str], cores: list[str]
 ) -> None:
-    files = {f"{CPU}/cpu{cpu}/topology/core_cpus_list": text for cpu, text in lists.items()}
+    files = {f"{CPU}/cpu{cpu}/topology/core_cpus_list": f"{text}\n" for cpu, text in lists.items()}
     assert [str(core) for core in read(tree(host("0-3", {}) | files)).cores] == cores
 
 
