@@ -36,7 +36,8 @@ def failing(node: Scene, call: str, code: int) -> Iterator[None]:
 @pytest.mark.parametrize("row", CALL_ROWS, ids=[row.key for row in CALL_ROWS])
 def test_a_call_that_fails_unbinds_nobody_is_told_and_heals(row: CallRow, tmp_path: Path) -> None:
     code = getattr(errno, row.fault)
-    seen = while_bound(tmp_path, row.device, lambda node: failing(node, row.call, code))
+    lasting = frozenset({row.reason.value}) if row.reason and row.lasts else frozenset()
+    seen = while_bound(tmp_path, row.device, lambda node: failing(node, row.call, code), lasting=lasting)
     assert seen.strays == {}
     assert seen.reasons == ({row.reason.value} if row.reason else set())
 
