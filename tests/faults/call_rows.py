@@ -82,4 +82,17 @@ SLEEPS: Final = Row(
     "hang",
     why="no time limit helps a thread that sleeps in the kernel: the loop stands, and /healthz says so after 180 s",
 )
-OTHERS: tuple[Row, ...] = (SILENT, NONSENSE, CLOSES, *PIPES, SLEEPS)
+EVENTS: Final = tuple(
+    Row(Side.HOST, "events of processes (netlink)", fault, reason, why)
+    for fault, reason, why in (
+        ("ENOBUFS", None, "a sweep finds what was lost"),
+        ("EIO", Reason.EVENTS_UNAVAILABLE, ""),
+        ("ENODEV", Reason.EVENTS_UNAVAILABLE, ""),
+        ("ECONNREFUSED", Reason.EVENTS_UNAVAILABLE, "nobody listens: every pass looks for itself"),
+    )
+)
+LOCK: Final = tuple(
+    Row(Side.HOST, "the lock", fault, Reason.STATE_NOT_WRITTEN, "the agent does not start")
+    for fault in ("ENOENT", "EACCES", "EIO", "EINVAL", "ENODEV", "ENOSPC", "EROFS")
+)
+OTHERS: tuple[Row, ...] = (*EVENTS, *LOCK, SILENT, NONSENSE, CLOSES, *PIPES, SLEEPS)
