@@ -8,7 +8,7 @@ observe     what there is now: scanning (whether it must be read anew), processe
 events      what the kernel tells between two passes: stream, suspects (who may have opened an NPU), placing (puts one
             thread in place at once), watchlist (whose threads those may be); news and hearing are the loop's side of it
 
-plan        what is asked for and what was planned before, for `agent.planning`
+plan        what is asked for (asked) and what was planned before, for `agent.planning`
 
 act         the threads of workers: drift (who undoes what was bound), backoff
 steps       all else that is done to a host, in its order: interrupts with vectors, pci_addresses and balance
@@ -16,6 +16,7 @@ steps       all else that is done to a host, in its order: interrupts with vecto
 undo        takes it back: bindings (what was done to a worker), restore (the command), journal and journal_file (what
             of it outlives the agent)
 
-report      the plan's status: conditions, happenings (events), logbook (the log), store and statefile (where it goes)
+report      the plan's status: conditions, happenings (events), logbook (the log), publication (what stands, and who is
+            told), store and statefile (where it goes)
 tally       what was done, counted, with timings; exposed reads it, and the host, when somebody asks for metrics
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent.model.figures import QUERY_REASONS
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
 from agent.model.spec import Mode
 
@@ -13,14 +14,7 @@ if TYPE_CHECKING:
 
 READ_FAULTS = (
     Reason.TOPOLOGY_UNREADABLE,
-    Reason.NO_NPUS,
-    Reason.NPU_SMI_NOT_FOUND,
-    Reason.NPU_SMI_LIBRARY_MISSING,
-    Reason.NPU_SMI_FAILED,
-    Reason.NPU_SMI_HUNG,
-    Reason.DRIVER_NOT_READY,
-    Reason.DRIVER_BUSY,
-    Reason.NOT_SUPPORTED,
+    *QUERY_REASONS,
     Reason.TABLE_TRUNCATED,
     Reason.TABLE_UNREADABLE,
     Reason.INVENTORY_INCOMPLETE,

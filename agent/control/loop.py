@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,22 +14,22 @@ from typing import Any
 
 from agent.control import journal_file
 from agent.control.act import Actor, ActResult
-from agent.control.conditions import stopped
+from agent.control.asked import Asked, Asking
 from agent.control.drift import DriftTotals
-from agent.control.happenings import Happening, happenings
+from agent.control.happenings import Happening
 from agent.control.hearing import Hearing
 from agent.control.journal import Journal
-from agent.control.logbook import LogBook
 from agent.control.news import NewsSource
 from agent.control.observe import Observation, Observer
 from agent.control.plan import Decision, Planner
-from agent.control.report import Report, resource
+from agent.control.publication import Publication
+from agent.control.report import Report
 from agent.control.steps import HostSteps, StepsResult
 from agent.control.store import PlanStore
 from agent.control.tally import Tally
 from agent.control.undo import Surroundings
 from agent.model.node import Inventory
-from agent.model.plan import Plan, PlanInput
+from agent.model.plan import Plan
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
@@ -38,7 +38,6 @@ from agent.node.npu_smi.command import NpuSmi
 from agent.node.npu_smi.counted import CountedNpuSmi
 from agent.node.npu_smi.watch import NpuSmiWatch
 from agent.planning.plan import needs_affinity
-from agent.planning.validation import parse_spec
 
 log = logging.getLogger(__name__)
 
@@ -96,21 +95,15 @@ class Agent:
         self.last_act = ActResult()
         self.last_steps = StepsResult()
         self._unreported = ActResult(), StepsResult()
-        self._untold = ActResult()
         self._saved = record
         self._journal_problem = problem
-        self._object: dict[str, Any] = {}
-        self._made_of: object = None  # what that is the report of, where this run of the agent made it
-        self._known = self._open = False
-        self._asked = False  # whether what is in force is what the plan says, or the one that is made now will say
-        self._met = False  # whether what an earlier run reported was taken up
-        self._npus: object = []  # as they were reported with the last plan
-        self._spec = self._last_accepted(record)  # the last valid one
-        self.planner.accepted = self._forced(self._spec) if self._spec else None
+        self._open = False
+        self.asking = Asking(parts.state, parts.defaults, record, force_dry_run=parts.force_dry_run)
+        self.planner.accepted = self.asking.accepted
+        self.publication = Publication(parts.state, parts.tell, parts.wall_clock)
         self._awaited: frozenset[ProcessId | str] | None = None
         self._hearing = Hearing(parts.news, parts.observer.opened)
         self._next = float("inf")
-        self._logbook = LogBook()
         self._wake = threading.Event()
         self._due = False  # whether that was for a pass
         self._stopped = threading.Event()
@@ -120,8 +113,8 @@ class Agent:
             self.npu_smi,
             lambda: read_davinci(parts.observer.root),
             self.wake,
-            override=lambda: (self._spec or parts.defaults).device_type,
-            needs_affinity=lambda device: needs_affinity(self._spec or parts.defaults, device),
+            override=lambda: self.asking.latest.device_type,
+            needs_affinity=lambda device: needs_affinity(self.asking.latest, device),
         )
 
     def wake(self) -> None:
@@ -153,7 +146,7 @@ class Agent:
                 self._rest(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
         self._end_steps()
-        self._leave()
+        self.publication.leave()
 
     def _rest(self, seconds: float) -> None:
         """Between two passes, of which the next is due in so many seconds at the latest."""
@@ -173,9 +166,10 @@ class Agent:
         self.passes += 1
         # What comes to be known during a pass counts from the next one on: this one has looked without it.
         state = self.parts.state
-        self._known, self._open = state is None or state.known, state is None or state.open
-        raw, asked, faults = self._read_spec()
-        spec = asked
+        self._open = state is None or state.open
+        read = self._read_spec()
+        spec = asked = read.spec
+        faults = [read.fault] if read.fault else []
         notes = [self._journal_problem] if self._journal_problem else []
         notes.extend(self.parts.problems())
         if spec.mode is not Mode.ENFORCE:
@@ -227,7 +221,7 @@ class Agent:
         (faults if spec.mode is Mode.DISABLED else notes).extend(stuck)
         notes.extend(self.last_steps.problems)
         if checked and not any(fault.reason in (Reason.INVALID_SPEC, Reason.STATE_UNREADABLE) for fault in faults):
-            self._accept(raw)
+            self.planner.journal = self.asking.note(read, self.planner.journal)
         self._save_journal(notes)
         self._await(seen, now)
         if reading.reading is None and reading.problem is None:
@@ -248,7 +242,9 @@ class Agent:
             faults=tuple(faults),
             notes=tuple(dict.fromkeys(notes)),
         )
-        self._publish(report, raw, decision.inp if decision else None)
+        self.publication.publish(report, read.raw, self.last_act, self.last_steps, counts=self._open)
+        if decision is not None:
+            self.tally.planned(self.publication.status.get("planHash", ""), decision.inp)
 
     def _await(self, seen: Observation | None, now: float) -> None:
         """Says who is awaited: whoever is new is to be asked for at once."""
@@ -316,7 +312,7 @@ class Agent:
 
     def moved(self) -> dict[int, int]:
         """NPU -> threads and interrupts that the last pass found elsewhere than where they had been put."""
-        status = _status(self._object)
+        status = self.publication.status
         if status.get("mode") != Mode.ENFORCE:
             return {}  # a dry run's outcomes are of what was never put anywhere
         found = {npu: irqs.drift for npu, irqs in self.last_steps.irqs.items()}
@@ -328,66 +324,15 @@ class Agent:
 
     def plan_object(self) -> dict[str, Any]:
         """The CpuBindingPlan object of the last pass; empty before the first."""
-        return self._object
+        return self.publication.document
 
-    def _last_accepted(self, record: Journal) -> Spec | None:
-        """The spec in force when an earlier run of the agent ended: it still is while a new one can't be used."""
-        if record.spec is None:
-            return None
-        try:
-            return parse_spec(record.spec, self.parts.defaults)
-        except Refused:
-            return None
-
-    def _meet(self) -> None:
-        """Takes up what an earlier run of the agent left, if anything: conditions that still hold keep their transition
-        times, and what was told is not told again. What this run saw before that it has told nobody yet."""
-        if self._met or self.parts.state is None or not self._open:
-            return
-        self._met = True
-        with contextlib.suppress(Refused):  # reported when the spec is read from it
-            self._object, self._made_of = self.parts.state.read(), None
-        self._npus = _status(self._object).get("npus")
-
-    def _read_spec(self) -> tuple[Mapping[str, Any], Spec, list[Problem]]:
-        raw: Mapping[str, Any] = {}
-        faults = []
-        state = self.parts.state
-        try:
-            found = state.spec() if state else {}
-            raw, in_force = (found, found) if found is not None else self._spec_of_nobody()
-            self._asked = raw == in_force
-            if in_force is None:
-                return {}, replace(self._spec or self.parts.defaults, mode=Mode.DRY_RUN), []
-            spec = parse_spec(in_force, self.parts.defaults)
-            if self._spec and (spec.device_type, spec.strategy) != (self._spec.device_type, self._spec.strategy):
-                self.watch.reread()  # how the tables are read depends on both
-            self._spec = spec
-        except Refused as refused:
-            faults.append(refused.problem)
-            raw = raw or self._object.get("spec", {})
-        # Before a valid one was read nobody has asked for anything to be bound, and somebody may have asked for less.
-        return raw, self._forced(self._spec or replace(self.parts.defaults, mode=Mode.DRY_RUN)), faults
-
-    def _forced(self, spec: Spec) -> Spec:
-        return replace(spec, mode=Mode.DRY_RUN) if self.parts.force_dry_run else spec
-
-    def _spec_of_nobody(self) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-        """Without a plan: what the one that is made now is to say, and what is in force until then.
-
-        One that an agent had made comes back with its spec, one of a person's does not. Meanwhile the last one that was
-        accepted holds, whoever made it: absence never acts. None while it is not known whether somebody asks for less.
-        """
-        journal = self.planner.journal
-        held = journal.spec if journal.spec is not None or not self._known else {}
-        return (journal.spec if journal.own else None) or {}, held
-
-    def _accept(self, raw: Mapping[str, Any]) -> None:
-        """Notes the spec in force for the next start of the agent."""
-        state = self.parts.state
-        if state is None or not (self._known and self._asked):
-            return
-        self.planner.journal = replace(self.planner.journal, spec=raw, own=state.own)
+    def _read_spec(self) -> Asked:
+        before = self.asking.accepted
+        read = self.asking.read(self.planner.journal, self.publication.document.get("spec", {}))
+        after = self.asking.latest
+        if before and (after.device_type, after.strategy) != (before.device_type, before.strategy):
+            self.watch.reread()  # how the tables are read depends on both
+        return read
 
     def _save_journal(self, notes: list[Problem]) -> bool:
         """Whether the journal has all that is noted, or there is none to be kept."""
@@ -401,51 +346,3 @@ class Agent:
             return False
         self._saved = self.planner.journal
         return True
-
-    def _publish(self, report: Report, raw: Mapping[str, Any], made_of: PlanInput | None) -> None:
-        self._meet()
-        now = self._timestamp()
-        generation = self.parts.state.generation if self.parts.state else 0
-        # While there is no plan no worker is reported, and none of them has changed.
-        before = {"status": {**_status(self._object), "npus": self._npus}}
-        told = (report, raw, generation)
-        if told == self._made_of:
-            document = self._object
-        else:
-            document = resource(report, spec=raw, previous=self._object, now=now, generation=generation)
-            self._made_of = told
-        if made_of is not None:
-            self.tally.planned(document["status"].get("planHash", ""), made_of)
-        self._logbook.tell(report, document, self.last_act, self.last_steps)
-        self._object = document
-        if report.plan is not None:
-            self._npus = document["status"]["npus"]
-        if self.parts.state is None:
-            return
-        act, self._untold = self.last_act.after(self._untold), ActResult()
-        if not self._open:
-            self._untold = replace(act, outcomes={})  # who was given back; it is told as soon as anything is
-            return
-        self.parts.tell(happenings(before, document, report, act))
-        try:
-            self.parts.state.write(document)
-            self._logbook.forget("state")
-        except Refused as refused:
-            self._logbook.once("state", refused.problem, logging.ERROR)
-
-    def _leave(self) -> None:
-        """Says in the state that nobody keeps it any more."""
-        status = _status(self._object)
-        if self.parts.state is None or not self._met or not status:
-            return
-        left = {**status, "conditions": stopped(status.get("conditions"), self._timestamp())}
-        with contextlib.suppress(Refused):
-            self.parts.state.write(self._object | {"status": left})
-
-    def _timestamp(self) -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.parts.wall_clock()))
-
-
-def _status(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    status = document.get("status")
-    return status if isinstance(status, Mapping) else {}

@@ -43,6 +43,7 @@ TABLES: Final[Command] = "tables"
 COMMANDS: Final[tuple[Command, ...]] = (*QUERIES, TABLES)
 
 QUERY_REASONS: Final = (
+    Reason.NO_NPUS,
     Reason.NPU_SMI_NOT_FOUND,
     Reason.NPU_SMI_LIBRARY_MISSING,
     Reason.NPU_SMI_FAILED,
@@ -50,9 +51,8 @@ QUERY_REASONS: Final = (
     Reason.DRIVER_NOT_READY,
     Reason.DRIVER_BUSY,
     Reason.NOT_SUPPORTED,
-    Reason.NO_NPUS,
 )
-"""Why a query of npu-smi has no answer."""
+"""Why a query of npu-smi has no answer, gravest first."""
 
 EventStream: TypeAlias = Literal["up", "down", "off"]
 EVENT_STREAMS: Final[tuple[EventStream, ...]] = ("up", "down", "off")

@@ -84,7 +84,7 @@ class KubeRig:
         """SIGKILL: nothing is written any more, to the host or to the API server."""
         assert self.agent is not None
         self.agent.publisher._turn = lambda: time.monotonic() + 1  # type: ignore[method-assign]
-        self.agent.agent._leave = lambda: None  # type: ignore[method-assign]
+        self.agent.agent.publication.leave = lambda: None  # type: ignore[method-assign]
         self.stop()
 
     def close(self) -> None:

@@ -171,7 +171,7 @@ def test_while_the_plan_is_not_known_the_accepted_spec_is_kept_up(tmp_path: Path
     rig.sweep()
     assert rig.writes() == writes + 2
     assert (rig.events(), anew.writes) == ([], [])
-    rig.agent._leave()
+    rig.agent.publication.leave()
     assert anew.writes == [], "it knows less than what is written there"
     anew.learn()
     rig.sweep()

@@ -72,7 +72,7 @@ def test_what_a_quiet_pass_reports_is_what_it_would_report_anew(quiet: Quiet, mo
         made.append((report, arguments))
         return resource(report, **arguments)
 
-    monkeypatch.setattr("agent.control.loop.resource", noting)
+    monkeypatch.setattr("agent.control.publication.resource", noting)
     quiet.sweep()
     assert made == []
     narrow(quiet.workers[0], "0")

@@ -12,10 +12,12 @@ from uuid import uuid4
 
 import pytest
 
+from agent.demo.standin import StandIn
 from agent.model.cpuset import CpuSet
 from agent.model.plan import Roles
 from agent.model.workload import ProcessId
 from agent.node.host import LinuxHost
+from agent.node.threads import ThreadBinder
 
 ALL = CpuSet(os.sched_getaffinity(0))
 A, B = (sorted(ALL) * 2)[:2]
@@ -76,6 +78,15 @@ class CountingHost(LinuxHost):
         self.before_write(tid)
         self.written.append(tid)
         super().set_affinity(tid, cpus)
+
+
+@contextmanager
+def bound_worker(binder: ThreadBinder, host: CountingHost) -> Iterator[StandIn]:
+    """A process whose threads are on the CPUs of their roles; `host` has no write of that on record."""
+    with StandIn("--threads", "2", "--acl", "--release") as worker:
+        binder.bind(identity(worker.pid), APART, cpuset=ALL, online=ALL, first=True)
+        host.written.clear()
+        yield worker
 
 
 class Cgroup:

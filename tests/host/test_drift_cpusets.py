@@ -27,7 +27,6 @@ from tests.host.support import (
     B,
     Cgroup,
     CountingHost,
-    cpuset_cgroup,
     identity,
     masks,
     tids,
@@ -37,12 +36,6 @@ from tests.host.support import (
 pytestmark = two_cpus
 
 TOPOLOGY = Topology(ALL, ALL, (), ())
-
-
-@pytest.fixture
-def group() -> Iterator[Cgroup]:
-    with cpuset_cgroup(BOTH) as group:
-        yield group
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -35,26 +34,10 @@ pytestmark = two_cpus
 
 
 @pytest.fixture
-def group() -> Iterator[Cgroup]:
-    with cpuset_cgroup(BOTH) as group:
-        yield group
-
-
-@pytest.fixture
 def worker(group: Cgroup) -> Iterator[StandIn]:
     with StandIn("--threads", "200", "--acl", "--release") as worker:
         group.add(worker.pid)
         yield worker
-
-
-@pytest.fixture
-def host() -> CountingHost:
-    return CountingHost()
-
-
-@pytest.fixture
-def binder(host: CountingHost) -> ThreadBinder:
-    return ThreadBinder(Path("/proc"), host)
 
 
 def bind(binder: ThreadBinder, worker: StandIn, cpuset: CpuSet, *, first: bool = False) -> WorkerOutcome:

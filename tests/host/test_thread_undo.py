@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,27 +14,28 @@ from agent.model.plan import Roles
 from agent.model.reason import Reason
 from agent.model.workload import ProcessId
 from agent.node.threads import ThreadBinder
-from tests.host.support import ALL, APART, BOTH, ON_A, ON_B, A, B, CountingHost, identity, mask, masks, two_cpus
+from tests.host.support import (
+    ALL,
+    APART,
+    BOTH,
+    ON_A,
+    ON_B,
+    A,
+    B,
+    CountingHost,
+    bound_worker,
+    identity,
+    mask,
+    masks,
+    two_cpus,
+)
 
 pytestmark = two_cpus
 
 
 @pytest.fixture
-def host() -> CountingHost:
-    return CountingHost()
-
-
-@pytest.fixture
-def binder(host: CountingHost) -> ThreadBinder:
-    return ThreadBinder(Path("/proc"), host)
-
-
-@pytest.fixture
 def worker(binder: ThreadBinder, host: CountingHost) -> Iterator[StandIn]:
-    """A bound worker."""
-    with StandIn("--threads", "2", "--acl", "--release") as worker:
-        binder.bind(identity(worker.pid), APART, cpuset=ALL, online=ALL, first=True)
-        host.written.clear()
+    with bound_worker(binder, host) as worker:
         yield worker
 
 

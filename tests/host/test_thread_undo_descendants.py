@@ -14,27 +14,28 @@ from agent.model.outcome import Moved
 from agent.model.reason import Reason
 from agent.model.workload import ProcessId
 from agent.node.threads import ThreadBinder
-from tests.host.support import ALL, APART, BOTH, ON_A, ON_B, A, B, CountingHost, cpuset_cgroup, identity, mask, two_cpus
+from tests.host.support import (
+    ALL,
+    APART,
+    BOTH,
+    ON_A,
+    ON_B,
+    A,
+    B,
+    CountingHost,
+    bound_worker,
+    cpuset_cgroup,
+    identity,
+    mask,
+    two_cpus,
+)
 
 pytestmark = two_cpus
 
 
 @pytest.fixture
-def host() -> CountingHost:
-    return CountingHost()
-
-
-@pytest.fixture
-def binder(host: CountingHost) -> ThreadBinder:
-    return ThreadBinder(Path("/proc"), host)
-
-
-@pytest.fixture
 def worker(binder: ThreadBinder, host: CountingHost) -> Iterator[StandIn]:
-    """A bound worker."""
-    with StandIn("--threads", "2", "--acl", "--release") as worker:
-        binder.bind(identity(worker.pid), APART, cpuset=ALL, online=ALL, first=True)
-        host.written.clear()
+    with bound_worker(binder, host) as worker:
         yield worker
 
 

@@ -23,7 +23,6 @@ from tests.host.support import (
     B,
     Cgroup,
     CountingHost,
-    cpuset_cgroup,
     identity,
     mask,
     tids,
@@ -34,25 +33,9 @@ pytestmark = two_cpus
 
 
 @pytest.fixture
-def host() -> CountingHost:
-    return CountingHost()
-
-
-@pytest.fixture
-def binder(host: CountingHost) -> ThreadBinder:
-    return ThreadBinder(Path("/proc"), host)
-
-
-@pytest.fixture
 def worker() -> Iterator[StandIn]:
     with StandIn("--threads", "3", "--acl", "--release") as worker:
         yield worker
-
-
-@pytest.fixture
-def group() -> Iterator[Cgroup]:
-    with cpuset_cgroup(BOTH) as group:
-        yield group
 
 
 def thread(worker: StandIn, tid: int) -> ThreadId:
