@@ -16,13 +16,16 @@ class CallRow(Row):
     call: str = ""
     """The method of `agent.node.host.Host`."""
     device: str = "a2"
+    lasts: bool = False
+    """It is still said of whom it met: memory is moved once, be it that a right was missing then."""
 
 
 _DENIED: Final = Reason.PERMISSION_DENIED
 _CALLS: Final[tuple[tuple[str, str, str, dict[str, Reason | None]], ...]] = (
     (
         "sched_setaffinity(2)", "set_affinity", "a2",
-        {"ESRCH": None, "EINVAL": Reason.CPUSET_CHANGED, "EPERM": _DENIED, "EACCES": _DENIED, "EIO": Reason.UNMOVABLE,
+        {"ESRCH": Reason.PROCESS_UNREADABLE, "EINVAL": Reason.CPUSET_CHANGED,
+         "EPERM": _DENIED, "EACCES": _DENIED, "EIO": Reason.UNMOVABLE,
          "ENOENT": Reason.UNMOVABLE, "ENODEV": Reason.UNMOVABLE, "EBUSY": Reason.UNMOVABLE},
     ),
     (
@@ -45,8 +48,13 @@ _CALLS: Final[tuple[tuple[str, str, str, dict[str, Reason | None]], ...]] = (
     ),
 )  # fmt: skip
 
+
+def _lasts(call: str, reason: Reason | None) -> bool:
+    return call == "page_nodes" and reason is not Reason.PROCESS_GONE
+
+
 ROWS: tuple[Row, ...] = tuple(
-    CallRow(Side.HOST, place, fault, reason, call=call, device=device)
+    CallRow(Side.HOST, place, fault, reason, call=call, device=device, lasts=_lasts(call, reason))
     for place, call, device, faults in _CALLS
     for fault, reason in faults.items()
 )
@@ -74,4 +82,17 @@ SLEEPS: Final = Row(
     "hang",
     why="no time limit helps a thread that sleeps in the kernel: the loop stands, and /healthz says so after 180 s",
 )
-OTHERS: tuple[Row, ...] = (SILENT, NONSENSE, CLOSES, *PIPES, SLEEPS)
+EVENTS: Final = tuple(
+    Row(Side.HOST, "events of processes (netlink)", fault, reason, why)
+    for fault, reason, why in (
+        ("ENOBUFS", None, "a sweep finds what was lost"),
+        ("EIO", Reason.EVENTS_UNAVAILABLE, ""),
+        ("ENODEV", Reason.EVENTS_UNAVAILABLE, ""),
+        ("ECONNREFUSED", Reason.EVENTS_UNAVAILABLE, "nobody listens: every pass looks for itself"),
+    )
+)
+LOCK: Final = tuple(
+    Row(Side.HOST, "the lock", fault, Reason.STATE_NOT_WRITTEN, "the agent does not start")
+    for fault in ("ENOENT", "EACCES", "EIO", "EINVAL", "ENODEV", "ENOSPC", "EROFS")
+)
+OTHERS: tuple[Row, ...] = (*EVENTS, *LOCK, SILENT, NONSENSE, CLOSES, *PIPES, SLEEPS)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.rows import ALL
-from tests.faults.table import Row, Tally, matrix
+pytest.register_assert_rewrite("tests.faults.trial")
+
+from tests.faults.rows import ALL  # noqa: E402
+from tests.faults.table import Row, Tally, matrix  # noqa: E402
 
 _KEY = "row of the fault matrix"
 

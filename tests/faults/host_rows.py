@@ -34,6 +34,7 @@ class HostRow(Row):
     call: str = ""
     """The method of the kernel's that fails."""
     writes: bool = False
+    opens: bool = False
     device: str = "a2"
     scenes: tuple[str, ...] = ("bound", "started")
     """``bound``: all are bound when it begins; ``started``: it is there when the agent starts, and nothing is bound;
@@ -53,7 +54,7 @@ class HostRow(Row):
             return Fault(path, short=True)
         if self.fault == COMES_AND_GOES:
             return Fault(path, flickers=True)
-        return Fault(path, code=getattr(errno, self.fault), calls=calls)
+        return Fault(path, code=getattr(errno, self.fault), opens=self.opens, calls=calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class Place:
     flickers: Reason | None = None
     folder: bool = False
     """No short reads: a listing is whole, or fails."""
+    opens: bool = False
+    """Never read, only opened."""
     once: bool = False
     """Read once in the life of what it tells of: nobody sees it come and go."""
     device: str = "a2"
@@ -91,7 +94,7 @@ class Place:
         if not self.once:
             faults[COMES_AND_GOES] = self.flickers
         for fault, reason in faults.items():
-            vanishes = fault in GONE or fault == COMES_AND_GOES
+            vanishes = fault in GONE or (fault == COMES_AND_GOES and self.flickers is not None)
             yield HostRow(
                 Side.HOST,
                 self.name,
@@ -100,6 +103,7 @@ class Place:
                 why=self.why,
                 quick=fault == self.quick,
                 path=self.path,
+                opens=self.opens,
                 device=self.device,
                 scenes=self.scenes,
                 also=self.also,
@@ -142,9 +146,11 @@ PLACES: Final = (
     ),
     Place("…/node<N>", f"{_SYSTEM}/node/node[0-9]+", _T, _T, flickers=_T, folder=True, unknowable=True),
     Place("…/node<N>/meminfo", f"{_SYSTEM}/node/node[0-9]+/meminfo", _T, _T, short=_T, once=True, start_gone=_T),
-    Place("/sys/fs/cgroup", "/sys/fs/cgroup", _C, _C, flickers=_C, folder=True, also=_ASIDE, unknowable=True),
     Place(
-        "/sys/fs/cgroup/<cgroup>", _CGROUP, None, _C, folder=True, also=_ASIDE,
+        "/sys/fs/cgroup", "/sys/fs/cgroup", _C, _C, flickers=_C, folder=True, opens=True, also=_ASIDE, unknowable=True
+    ),
+    Place(
+        "/sys/fs/cgroup/<cgroup>", _CGROUP, None, _C, folder=True, opens=True, also=_ASIDE,
         why="a cgroup that is not there gives what the one above it gives",
     ),
     Place(
@@ -161,7 +167,7 @@ PLACES: Final = (
     Place("/dev", "/dev", None, Reason.INVENTORY_INCOMPLETE, folder=True),
     Place("/dev/davinci<N>", "/dev/davinci", None, Reason.INVENTORY_INCOMPLETE),
     Place("/proc", "/proc", _P, _P, flickers=_P, folder=True, also=_ASIDE, unknowable=True, quick="ENOENT"),
-    Place("/proc/<pid>", "/proc/[0-9]+", _P, _P, flickers=_P, folder=True, also=_ASIDE, start_gone=_P),
+    Place("/proc/<pid>", "/proc/[0-9]+", _P, _P, folder=True, opens=True, also=_ASIDE, start_gone=_P),
     Place(
         "/proc/<pid>/stat", "/proc/[0-9]+/stat", _P, _P, flickers=_P, also=_ASIDE, unknowable=True,
         why="half of one has all that is needed",

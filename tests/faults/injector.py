@@ -45,6 +45,8 @@ class Fault:
     """Half of what is there is read, and then the end of the file."""
     flickers: bool = False
     """There and gone in turns: ENOENT at every second opening, ESRCH at every second reading."""
+    opens: bool = False
+    """What is never read, only opened, answers everything to that."""
     calls: frozenset[str] = READS
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(call, path) -> how often it failed."""
@@ -60,7 +62,7 @@ class Fault:
         elif call in WRITES:
             code = self.code
         else:
-            opening = self.code in _ON_OPENING
+            opening = self.opens or self.code in _ON_OPENING
             code = self.code if opening or call in _AFTER_OPENING else 0
         if code:
             self.met[call, path] += 1

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.model.reason import Reason, Refused
+from agent.node.storage import HostLock
 from agent.telemetry.health import Health
+from tests.control.hearing import ears_of
 from tests.control.rig import wait_until
-from tests.faults.call_rows import CLOSES, NONSENSE, PIPES, ROWS, SILENT, SLEEPS, CallRow
+from tests.faults.call_rows import CLOSES, EVENTS, LOCK, NONSENSE, PIPES, ROWS, SILENT, SLEEPS, CallRow
+from tests.faults.injector import READS, WRITES, Fault, Injector
 from tests.faults.scene import Scene, scene
 from tests.faults.table import Row
 from tests.faults.trial import while_bound
@@ -36,7 +42,8 @@ def failing(node: Scene, call: str, code: int) -> Iterator[None]:
 @pytest.mark.parametrize("row", CALL_ROWS, ids=[row.key for row in CALL_ROWS])
 def test_a_call_that_fails_unbinds_nobody_is_told_and_heals(row: CallRow, tmp_path: Path) -> None:
     code = getattr(errno, row.fault)
-    seen = while_bound(tmp_path, row.device, lambda node: failing(node, row.call, code))
+    lasting = frozenset({row.reason.value}) if row.reason and row.lasts else frozenset()
+    seen = while_bound(tmp_path, row.device, lambda node: failing(node, row.call, code), lasting=lasting)
     assert seen.strays == {}
     assert seen.reasons == ({row.reason.value} if row.reason else set())
 
@@ -73,6 +80,42 @@ def test_an_irqbalance_that_cannot_be_understood_stays_as_it_was_told(row: Row, 
     seen = while_bound(tmp_path, "a2", broken[row])
     assert seen.strays == {}
     assert seen.reasons == {"IrqbalanceActive"}
+
+
+@pytest.mark.parametrize("row", EVENTS, ids=lambda row: row.key)
+def test_events_that_do_not_come_are_done_without(row: Row, tmp_path: Path) -> None:
+    @contextmanager
+    def breaks(node: Scene) -> Iterator[None]:
+        rig, refused = node.rig, row.fault == "ECONNREFUSED"
+        with ears_of(rig, streams=0 if refused else 1) as ears:
+            if row.fault == "ENOBUFS":
+                ears.stream.tell(lost=True)
+            elif not refused:
+                code = getattr(errno, row.fault)
+                ears.stream.break_off(OSError(code, os.strerror(code)))
+                wait_until(lambda: ears.events.problem() is not None)
+            yield
+            rig.agent.parts = replace(rig.agent.parts, news=None)
+
+    seen = while_bound(tmp_path, "a2", breaks)
+    assert seen.strays == {}
+    assert seen.reasons == ({row.reason.value} if row.reason else set())
+
+
+@pytest.mark.parametrize("row", LOCK, ids=lambda row: row.key)
+def test_a_lock_that_cannot_be_had_is_a_start_that_fails_and_the_next_one_goes_well(row: Row, tmp_path: Path) -> None:
+    lock = HostLock(tmp_path / "run/lock")
+    fault = Fault(re.compile("/run(/lock)?"), code=getattr(errno, row.fault), calls=READS | WRITES)
+    with Injector(tmp_path).installed() as injector:
+        with injector.broken(fault), pytest.raises(Refused) as refused:
+            lock.acquire("cpubind test")
+        assert refused.value.reason is row.reason
+        assert fault.met
+        lock.acquire("cpubind test")
+    with pytest.raises(Refused) as refused:
+        HostLock(lock.path).acquire("another")
+    assert refused.value.reason is Reason.LOCKED
+    lock.release()
 
 
 @contextmanager

@@ -337,7 +337,17 @@ def test_a_tree_without_proc_has_no_processes(tmp_path: Path) -> None:
 
 def test_the_boot_id_is_this_boots(tmp_path: Path) -> None:
     assert boot_id(Path("/")) == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert boot_id(tmp_path) == ""
+    assert boot_id(tmp_path, recorded=True) == ""
+
+
+@pytest.mark.parametrize("text", [None, "", "\n", "e3e215ff-c53b-4875", "00000000-0000-0000-0000-00000000000g\n"])
+def test_a_host_without_the_whole_id_of_its_boot_is_none_to_act_on(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        path = tmp_path / "proc/sys/kernel/random/boot_id"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    with pytest.raises(Refused, match="boot_id"):
+        boot_id(tmp_path)
 
 
 STAT = "4711 (VLLM::Worker) S 1 4711 4711 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 300 0 987654 0 0\n"
