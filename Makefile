@@ -15,7 +15,7 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py \
-	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py
+	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py tests/fuzz/test_damaged_snapshot.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm fuzz soak lint format bench bench-compare bench-baseline docs clean
