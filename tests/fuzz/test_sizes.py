@@ -11,8 +11,8 @@ from tests.fuzz.measure import cost
 from tests.fuzz.targets import TARGETS, UNGUIDED
 
 LARGE, MOST_FILES, OWN_FILES = 10 << 20, (1 << 20) - 1, (4 << 20) - 1
-"""Bytes. The second is what readers of a host's files take at most, unless they say otherwise; the third, of the agent's
-own."""
+"""Bytes. The second is what readers of a host's files take at most, unless they say otherwise; the third is what they
+take of a state file."""
 SECONDS = 1.0
 BYTES = 100 << 20
 PATIENT = dict.fromkeys(UNGUIDED, 5.0)
