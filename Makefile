@@ -18,7 +18,7 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/image/test_runtime.py \
 	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py tests/privileges \
-	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py \
+	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py tests/fuzz/test_damaged_snapshot.py \
 	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py
 
 .DEFAULT_GOAL := help

@@ -90,8 +90,13 @@ class PlanResource:
     @property
     def own(self) -> bool:
         """Made by an agent, which gives it its Node as owner; or not there, when the agent is about to make it."""
-        owners = self._read.get("metadata", {}).get("ownerReferences", []) if self._read else None
-        return owners is None or any(owner.get("kind") == "Node" and owner.get("name") == self.node for owner in owners)
+        if not self._read:
+            return True
+        owners = self._read.get("metadata", {}).get("ownerReferences")
+        return any(
+            isinstance(owner, Mapping) and owner.get("kind") == "Node" and owner.get("name") == self.node
+            for owner in (owners if isinstance(owners, list) else ())
+        )
 
     def spec(self) -> Mapping[str, Any] | None:
         self._read = present = self._object

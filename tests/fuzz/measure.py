@@ -29,7 +29,6 @@ class Cost:
 
 def cost(target: Target, data: bytes) -> Cost:
     """Runs a target once in a fork of this process."""
-    gc.collect()
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # this process may have threads; the child uses none
@@ -53,6 +52,7 @@ def cost(target: Target, data: bytes) -> Cost:
 def _measured(target: Target, data: bytes) -> tuple[float, int, str]:
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 1))
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # one that takes all memory takes it from nobody else
+    gc.freeze()  # what the parent has is not to be looked through again and again
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # VmHWM begins anew

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.fuzz import seeds
 from tests.fuzz.measure import cost
 from tests.fuzz.targets import TARGETS, UNGUIDED
 
-SIZES = (10 << 20, (1 << 20) - 1, (4 << 20) - 1)
-"""The second and third are what most readers take of a file."""
+LARGE, MOST_FILES, OWN_FILES = 10 << 20, (1 << 20) - 1, (4 << 20) - 1
+"""Bytes. The second is what readers of a host's files take at most, unless they say otherwise; the third is what they
+take of a state file."""
 SECONDS = 1.0
 BYTES = 100 << 20
-PATIENT = {
-    # A person's own file, read by the Kubernetes client; nobody else waits for it.
-    **dict.fromkeys(UNGUIDED, 5.0),
-    # Gzip of zeros makes as many files, folders and bytes as an archive may have, which are made: see
-    # tests/node/host_reading/test_hostile_archives.py.
-}
+PATIENT = dict.fromkeys(UNGUIDED, 5.0)
+"""A person's own file, read by the Kubernetes client: nobody else waits for it."""
 
-FLOODS: seeds.Floods = {
+FLOODS: dict[str, Callable[[int], bytes]] = {
     "one line": seeds.many(b"x"),
     "newlines": seeds.many(b"\n"),
     "blanks": seeds.many(b" "),
@@ -41,10 +40,13 @@ FLOODS: seeds.Floods = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_is_large_is_read_or_refused_soon_and_in_little_memory(name: str) -> None:
     target = TARGETS[name]
-    floods = {**FLOODS, "the same again and again": seeds.many(max(target.seeds, key=len)), **target.floods}
+    own: dict[str, Callable[[int], bytes]] = {
+        "the same again and again": seeds.many(max(target.seeds, key=len)),
+        **target.floods,
+    }
     seconds = PATIENT.get(name, SECONDS)
     dear = []
-    for size in SIZES:
+    for size, floods in ((LARGE, FLOODS | own), (MOST_FILES, FLOODS | own), (OWN_FILES, own)):
         for flood, make in floods.items():
             data = make(size)
             spent = cost(target, data)
