@@ -8,14 +8,15 @@ QUICK := --no-compile
 
 # What takes its time: outages and whole processes, on the small API server as on the real one; and, which needs nothing
 # but this machine, agents that are killed at any moment, commands with everything that they can meet, the longest of
-# those that look for counterexamples, and what a real Prometheus is asked.
+# those that look for counterexamples, floods and storms, and what a real Prometheus is asked.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
 	tests/cli/test_cli_run.py tests/planning/test_planning_again.py tests/kube/test_watch_faults.py \
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/hostile/test_floods.py \
-	tests/hostile/test_storms.py
+	tests/hostile/test_storms.py tests/hostile/test_names_said.py tests/hostile/test_annotations_asked.py \
+	tests/hostile/test_forged_rows.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm soak lint format bench bench-compare bench-baseline docs clean
