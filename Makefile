@@ -9,7 +9,7 @@ QUICK := --no-compile
 # What takes its time: outages, whole processes and earlier releases, on the small API server as on the real one; and,
 # which needs nothing but this machine, agents that are killed at any moment, commands with everything that they can
 # meet, the longest of those that look for counterexamples, what a real Prometheus is asked, what a package index has of
-# what is locked, hostile pods, and agents without one right or another.
+# what is locked, floods and storms of hostile pods, and agents without one right or another.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py \
 	tests/api/test_api_upgrade.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
@@ -17,7 +17,9 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py tests/image/test_runtime.py \
-	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py tests/privileges \
+	tests/image/test_locked.py tests/hostile/test_floods.py tests/hostile/test_storms.py \
+	tests/hostile/test_names_said.py tests/hostile/test_annotations_asked.py tests/hostile/test_forged_rows.py \
+	tests/privileges \
 	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py tests/fuzz/test_damaged_snapshot.py \
 	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py
 

@@ -6,6 +6,7 @@ import ast
 import re
 
 from agent.cli.doctor import RIGHTS
+from agent.control import storms
 from agent.model.reason import Reason
 from agent.node.capabilities import Capability
 from agent.node.kubelet import STATE
@@ -42,6 +43,16 @@ def test_the_capabilities_are_those_that_the_agent_has_a_use_for() -> None:
 def test_what_can_be_written_is_what_the_other_page_says() -> None:
     mounts = table(APPROVED.partition("What of the host it sees:")[2])
     assert [code(row[0])[0] for row in WRITABLE] == [code(row[0])[0] for row in mounts if row[2] == "writable"]
+
+
+def test_what_a_pod_can_do_is_limited_as_the_page_says() -> None:
+    said = one_line(SECTIONS["What a pod, or its owner, can do"])
+    assert (
+        f"more than {storms.MOST:,} events a second is not listened to for {storms.FIRST_SECONDS:.0f} seconds" in said
+    )
+    host = one_line((ROOT / "docs/host.md").read_text())
+    assert f"more than {storms.MOST:,} events come in a second is left to the sweep for 10 seconds" in host
+    assert f"up to {storms.LONGEST_SECONDS:.0f}; the log says so" in host
 
 
 def test_the_ports_and_limits_are_the_code_s() -> None:
