@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.api.outage import hurry
 from tests.api.rig import KubeRig
-from tests.chart.admission import Policy
+from tests.api.scene import is_untouched
+from tests.chart.admission import Denied, Policy
 from tests.chart.helm import Helm, find_helm, need_helm
 from tests.cluster.background import Background, free_port
 from tests.cluster.certificates import HOST, Certificates
@@ -39,7 +41,7 @@ Object = dict[str, Any]
 
 
 class Witness:
-    """A webhook that the API server asks about every write of a plan; it lets all pass, and remembers them."""
+    """A webhook that the API server asks about every write of a plan. It remembers all, and answers by `decide`."""
 
     def __init__(self, cluster: RealApiServer) -> None:
         self._cluster = cluster
@@ -48,11 +50,15 @@ class Witness:
         self._port = free_port()
         self._server = TlsServer(self._answer, self._port, self._certificates.for_server())
         self.requests: list[Object] = []
+        self.decide: Callable[[Object], Denied | None] = lambda request: None
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         review = await request.json()
         self.requests.append(review["request"])
-        review["response"] = {"uid": review["request"]["uid"], "allowed": True}
+        denied = self.decide(review["request"])
+        review["response"] = {"uid": review["request"]["uid"], "allowed": denied is None}
+        if denied is not None:
+            review["response"]["status"] = {"code": 403, "message": "; ".join(denied.messages)}
         return web.json_response(review)
 
     @contextmanager
@@ -168,3 +174,25 @@ def test_a_spec_in_what_is_applied_to_the_status_does_not_come_to_admission(
     assert made["object"]["spec"] == made["oldObject"]["spec"] == {"mode": "Enforce"}
     assert policy.decide(of(made, "npu-a")) is None
     assert policy.decide(of(made, "npu-b")) is not None
+
+
+def test_an_agent_whose_token_says_no_node_binds_all_the_same_and_says_what_it_is_refused(
+    real_cluster: RealApiServer,
+    witness: Witness,
+    policy: Policy,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hurry(monkeypatch)
+    witness.decide = policy.decide
+    with KubeRig(real_cluster, tmp_path, "a2", status_interval=0.3) as rig:
+        rig.register()
+        rig.start()
+        _, (worker,) = rig.run_pod("llm-0", [0])
+        rig.until(lambda: not is_untouched(worker), "the worker is bound", 30)
+        rig.until(lambda: "ApiRefused" in caplog.text, "it is said", 30)
+        assert "the token of cpubind's account does not say its node" in caplog.text
+        assert rig.plan() == {}
+        witness.decide = lambda request: policy.decide(of(request, rig.name))
+        rig.until(lambda: rig.bound() == {worker.pid}, "the plan is written", 60)
