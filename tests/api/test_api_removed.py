@@ -22,7 +22,7 @@ OWN = CpuSet.parse("150-151")
 @pytest.fixture
 def host(cluster: Cluster, tmp_path: Path) -> Iterator[KubeRig]:
     """An A2 node whose NPUs have interrupts, without an agent as yet."""
-    with KubeRig(cluster, tmp_path, "a2", interrupts=True, status_interval=0.3) as made:
+    with KubeRig(cluster, tmp_path, "a2", interrupts=True, irq_binding=True, status_interval=0.3) as made:
         made.register()
         yield made
 
