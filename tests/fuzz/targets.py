@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
-import json
+import itertools
 import os
 import shutil
 import tempfile
@@ -38,6 +37,7 @@ from agent.model.spec import Spec
 from agent.model.workload import Pod, ProcessId
 from agent.node import cgroup_paths, devices, irq, listing, memory, numa_stat, prerequisites, proc_messages, taskstats
 from agent.node.cgroups import CgroupTree, own_cgroup
+from agent.node.documents import parse_json
 from agent.node.files import read_text
 from agent.node.irqbalance import _MAX_ANSWER, Irqbalance, parse_setup
 from agent.node.kubelet import read_cpu_manager_state
@@ -78,19 +78,24 @@ class Target:
 # --- how bytes come to a reader ---------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _place(name: str) -> Path:
-    """A folder in memory for one target, removed when this process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="cpubind-fuzz-", dir=scratch()))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+# Made by the process that imports this, and by none of its forks: these end without removing anything.
+_PLACES = Path(tempfile.mkdtemp(prefix="cpubind-fuzz-", dir=scratch()))
+_OWNER = os.getpid()
+_numbers = itertools.count()
+
+
+@atexit.register
+def _remove() -> None:
+    if os.getpid() == _OWNER:
+        shutil.rmtree(_PLACES, ignore_errors=True)
 
 
 def through(name: str, read: Callable[[Path], object], *, beside: Mapping[str, str] | None = None) -> Take:
     """Writes the bytes to the file `name` of a host tree with the files `beside`, and has that read."""
 
+    root = _PLACES / str(next(_numbers))
+
     def take(data: bytes) -> object:
-        root = _place(f"{name} {read}")
         path = root / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,12 +113,12 @@ def text(parse: Callable[[str], object]) -> Take:
 
 
 def from_json(take: Callable[[Any], object]) -> Take:
-    """What the API server's JSON holds. What is no JSON never comes that far."""
+    """What a JSON document holds: of a snapshot, say, or of the API server, whose answers have no limit but its own."""
 
     def parse(data: bytes) -> object:
         try:
-            document = json.loads(data)
-        except (ValueError, RecursionError):
+            document = parse_json(data.decode(errors="replace"), "it", Reason.STATE_UNREADABLE)
+        except Refused:
             return None
         return take(document)
 
@@ -134,8 +139,8 @@ TABLES = ("info", "info-m", "info-t-topo", "info-t-board-i-0-c-0")
 
 def _inventory(data: bytes) -> object:
     """All tables of a node, with form feeds between them."""
-    root = _place("inventory")
-    (root / "npu-smi").mkdir(exist_ok=True)
+    root = _PLACES / "inventory"
+    (root / "npu-smi").mkdir(parents=True, exist_ok=True)
     for name, part in zip(TABLES, data.split(b"\f", len(TABLES) - 1) + [b""] * len(TABLES), strict=False):
         (root / f"npu-smi/{name}.txt").write_bytes(part)
     return read_inventory(RecordedNpuSmi(root), {0: (236, 0)})
