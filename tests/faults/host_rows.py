@@ -215,8 +215,8 @@ PLACES: Final = (
         start_gone=_P, scenes=("started", "restarted"), why="the agent does not start",
     ),
     Place(
-        "…/transparent_hugepage/hpage_pmd_size", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", once=True, folder=True, opens=True,
-        scenes=_START,
+        "…/transparent_hugepage/hpage_pmd_size", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+        once=True, folder=True, opens=True, scenes=_START,
     ),
     Place(
         "/var/lib/kubelet/cpu_manager_state", "/var/lib/kubelet/cpu_manager_state", None,
