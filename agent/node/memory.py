@@ -338,8 +338,11 @@ def _resume(addresses: array[int], statuses: array[int], block: int) -> int:
 
 def _huge_page(root: Path) -> int:
     """Bytes of a transparent huge page; 0 where the kernel has none."""
-    text = read_text(f"{join(root)}/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", Reason.TOPOLOGY_UNREADABLE)
-    size = (text or "").strip()
+    path = f"{join(root)}/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
+    try:
+        size = (read_text(path, Reason.TOPOLOGY_UNREADABLE) or "").strip()
+    except Refused:
+        return 0  # pages of a huge one are moved one by one then, which costs time alone
     return int(size) if re.fullmatch(r"[0-9]{1,12}", size, re.ASCII) else 0
 
 

@@ -190,7 +190,7 @@ PLACES: Final = (
         "/proc/<pid>/task/<tid>/comm", "/proc/[0-9]+/task/[0-9]+/comm", _P, _P, short=_P, flickers=_P, start_gone=_P,
         quick=SHORT,
     ),
-    Place("/proc/<pid>/task/<tid>/stat", "/proc/[0-9]+/task/[0-9]+/stat", None, _P),
+    Place("/proc/<pid>/task/<tid>/stat", "/proc/[0-9]+/task/[0-9]+/stat", also=frozenset({_P})),
     Place(
         "/proc/irq/<N>/smp_affinity_list", "/proc/irq/[0-9]+/smp_affinity_list", None, Reason.IRQ_REFUSED,
         short=Reason.IRQ_REFUSED, why="interrupts that are gone are resolved anew",
@@ -215,8 +215,8 @@ PLACES: Final = (
         start_gone=_P, scenes=("started", "restarted"), why="the agent does not start",
     ),
     Place(
-        "…/transparent_hugepage/hpage_pmd_size", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", once=True,
-        scenes=_START,
+        "…/transparent_hugepage/hpage_pmd_size", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+        once=True, folder=True, opens=True, scenes=_START,
     ),
     Place(
         "/var/lib/kubelet/cpu_manager_state", "/var/lib/kubelet/cpu_manager_state", None,
