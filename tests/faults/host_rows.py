@@ -46,6 +46,15 @@ class HostRow(Row):
     unknowable: bool = False
     """From the start it can't be told from a host that has no such thing: what is done then follows its own rules."""
 
+    def lasting(self, scene: str) -> frozenset[str]:
+        """What is still said when it is over: memory is left alone once for want of a right, and a journal that could
+        not be read at the start is told of until the next one."""
+        if self.fault == _DENIED and self.path.endswith("/maps"):
+            return frozenset({Reason.PERMISSION_DENIED.value})
+        if self.fault == _DENIED and scene == "started" and self.place == "the journal":
+            return frozenset({Reason.STATE_UNREADABLE.value})
+        return frozenset()
+
     def made(self) -> Fault:
         """The fault for one test."""
         path = re.compile(self.path)
@@ -79,6 +88,7 @@ class Place:
     scenes: tuple[str, ...] = ("bound", "started")
     also: frozenset[Reason] = frozenset()
     start_gone: Reason | None = None
+    start_denied: Reason | None = None
     unknowable: bool = False
     why: str = ""
     quick: str = ""
@@ -107,7 +117,7 @@ class Place:
                 device=self.device,
                 scenes=self.scenes,
                 also=self.also,
-                at_start=self.start_gone if vanishes else None,
+                at_start=self.start_gone if vanishes else self.start_denied if fault == _DENIED else None,
                 unknowable=self.unknowable and vanishes,
             )
 
@@ -178,7 +188,7 @@ PLACES: Final = (
     ),
     Place("/proc/<pid>/cgroup", "/proc/[0-9]+/cgroup", _C, _P, short=_P, flickers=_C, also=_ASIDE, start_gone=_C),
     Place("/proc/<pid>/fd", "/proc/[0-9]+/fd", None, _P, denied=Reason.PERMISSION_DENIED),
-    Place("/proc/<pid>/root/dev", "/proc/[0-9]+/root(/dev/davinci)?", once=True, folder=True),
+    Place("/proc/<pid>/root/dev", "/proc/[0-9]+/root(/dev/davinci)?", denied=_P, once=True, folder=True),
     Place(
         "/proc/<pid>/maps", "/proc/[0-9]+/maps", Reason.PROCESS_GONE, _P, denied=Reason.PERMISSION_DENIED, short=_P,
         once=True, start_gone=Reason.PROCESS_GONE,
@@ -227,7 +237,8 @@ PLACES: Final = (
         "the state file", r"/plan\.yaml", None, Reason.STATE_UNREADABLE, short=Reason.STATE_UNREADABLE, scenes=_OWN,
         quick=SHORT, why="one that is not there is made, and replaces none",
     ),
-    Place("the journal", r"/journal\.json", None, Reason.STATE_NOT_WRITTEN, short=Reason.STATE_NOT_WRITTEN),
+    Place("the journal", r"/journal\.json", None, Reason.STATE_NOT_WRITTEN, short=Reason.STATE_NOT_WRITTEN,
+          also=frozenset({Reason.STATE_UNREADABLE}), start_denied=Reason.STATE_UNREADABLE),
 )  # fmt: skip
 
 

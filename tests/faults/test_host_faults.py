@@ -19,7 +19,9 @@ TRIALS = [(row, name) for row in ROWS if isinstance(row, HostRow) for name in ro
 def tried(row: HostRow, name: str, folder: Path) -> None:
     fault = row.made()
     lenient = row.unknowable and name == "started"
-    seen = SCENES[name](folder, row.device, lambda node: node.injector.broken(fault), lenient=lenient)
+    seen = SCENES[name](
+        folder, row.device, lambda node: node.injector.broken(fault), lenient=lenient, lasting=row.lasting(name)
+    )
     assert fault.met or row.fault == "comes and goes", "nobody met it"
     expect(row, name, seen)
 

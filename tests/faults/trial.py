@@ -45,7 +45,9 @@ def while_bound(
     return seen
 
 
-def from_the_start(folder: Path, device: str, breaks: Breaks, *, lenient: bool = False) -> Seen:
+def from_the_start(
+    folder: Path, device: str, breaks: Breaks, *, lenient: bool = False, lasting: frozenset[str] = frozenset()
+) -> Seen:
     """It is there when the agent starts for the first time, on a node whose workers run. `lenient`: what is done is
     within the cpusets, no more is asked."""
     seen = Seen()
@@ -55,11 +57,13 @@ def from_the_start(folder: Path, device: str, breaks: Breaks, *, lenient: bool =
         if node.rig.agent.passes == 0:
             node.rig.restart()
         node.another_worker()
-        _heals(node, exact=not lenient)
+        _heals(node, exact=not lenient, lasting=lasting)
     return seen
 
 
-def after_a_restart(folder: Path, device: str, breaks: Breaks, *, lenient: bool = False) -> Seen:
+def after_a_restart(
+    folder: Path, device: str, breaks: Breaks, *, lenient: bool = False, lasting: frozenset[str] = frozenset()
+) -> Seen:
     """All are bound, and it is there when the agent starts anew."""
     seen = Seen()
     with scene(folder, device) as node:
