@@ -64,6 +64,8 @@ class Options:
     profile: str = "a3"
     others: int = 8
     idle: float = 310.0
+    folder: Path | None = None
+    """Where the virtual hosts are; in memory unless there is a wish."""
     settings: Mapping[str, Any] | None = None
     """Of the agents; those that they have by default where it is None."""
 
@@ -84,7 +86,7 @@ class Fleet(ExitStack):
         self.options = options
         self.nodes: list[NodeProcess] = []
         self.own = OwnWatch(0.0, 0.0)
-        folder = Path(tempfile.mkdtemp(prefix="cpubind-fleet-", dir=scratch()))
+        folder = Path(tempfile.mkdtemp(prefix="cpubind-fleet-", dir=options.folder or scratch()))
         self.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             self._build(folder)
@@ -390,9 +392,10 @@ def _parsed(arguments: list[str] | None) -> tuple[Options, Path]:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="a3", help="the hosts; default: %(default)s")
     parser.add_argument("--pods", type=int, default=8, help="pods of each node without workers; default: %(default)s")
     parser.add_argument("--idle", type=float, default=310.0, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("--folder", type=Path, help="where the virtual hosts are, 5 to 15 MiB each; default: in memory")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
     asked = parser.parse_args(arguments)
-    return Options(asked.nodes, asked.profile, asked.pods, asked.idle), asked.results
+    return Options(asked.nodes, asked.profile, asked.pods, asked.idle, asked.folder), asked.results
 
 
 def _count(text: str) -> int:

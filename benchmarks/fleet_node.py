@@ -8,6 +8,7 @@ it ends with the process that made it.
 from __future__ import annotations
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -205,6 +206,9 @@ def _serve(place: Place, connection: Connection, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
+    faults = logging.StreamHandler()
+    faults.setLevel(logging.ERROR)  # warnings of an API server that is away are what is looked for
+    logging.getLogger("agent").addHandler(faults)
     node: Node | None = None
     while True:
         try:

@@ -168,6 +168,11 @@ class RealApiServer(ApiServer):
         """One more token, which is good for two hours whatever becomes of the others: each pod has its own."""
         return self._ask_for_token({})
 
+    @property
+    def server_pid(self) -> int:
+        """Of kube-apiserver."""
+        return self._server.pid
+
     def etcd_metrics(self) -> str:
         """What etcd serves to Prometheus."""
         answer = urllib3.request("GET", f"http://{HOST}:{self._etcd_port}/metrics", retries=False, timeout=15)
