@@ -1,9 +1,9 @@
 """``python -m benchmarks.fleet``: what a fleet of agents asks of its API server.
 
-So many agents run against one real kube-apiserver with its etcd, on loopback, each in a process of its own, with a
-service account's token of its own, and with the settings that it has by default. Their hosts are virtual ones. There is
-no kubelet and no scheduler: Nodes, pods and what becomes of these is played here. KUBEBUILDER_ASSETS names the folder
-with etcd and kube-apiserver (see setup-envtest).
+So many agents run against one real kube-apiserver with its etcd, on loopback, each in a process of its own (or some in
+one, by --together), with a token of its own and the settings that it has by default. Their hosts are virtual ones.
+There is no kubelet and no scheduler: Nodes, pods and what becomes of these is played here. KUBEBUILDER_ASSETS names the
+folder with etcd and kube-apiserver (see setup-envtest).
 
 What is done, one after the other:
 
@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from agent.demo.fake_files import scratch
 from agent.demo.profiles import PROFILES
@@ -43,6 +43,8 @@ from benchmarks.fleet_counts import Totals, busiest_second, etcd_bytes, sorts, t
 from benchmarks.fleet_node import NAMESPACE, PODS, FleetError, NodeProcess, Place, ask_all
 from tests.cluster.cluster import Request
 from tests.cluster.real_apiserver import missing_assets, started_twice
+
+T = TypeVar("T")
 
 RESULTS = Path(__file__).parent / "fleet.json"
 FIRST_START = 7.0
@@ -64,6 +66,8 @@ class Options:
     profile: str = "a3"
     others: int = 8
     idle: float = 310.0
+    together: int = 1
+    """Agents in one process."""
     folder: Path | None = None
     """Where the virtual hosts are; in memory unless there is a wish."""
     settings: Mapping[str, Any] | None = None
@@ -100,25 +104,29 @@ class Fleet(ExitStack):
         self.server = started_twice(Path(os.environ["KUBEBUILDER_ASSETS"]))
         self.callback(self.server.close)
         self.server.ensure_namespace(NAMESPACE)
-        for number in range(options.nodes):
-            place = Place(
-                name=f"{options.profile}-{number:04}",
-                folder=folder / str(number),
-                port=self.server.port,
-                ca=self.server.ca,
-                admin_token=self.server.admin_token,
-                token=self.server.another_token(),
-                profile=options.profile,
-                others=options.others,
-                settings=dict(DEFAULTS if options.settings is None else options.settings),
-            )
-            place.folder.mkdir()
-            self.nodes.append(NodeProcess(place))
+        places = [self._place(folder / f"{options.profile}-{number:04}") for number in range(options.nodes)]
+        for some in _batches(places, options.together):
+            self.nodes.append(NodeProcess(some))
             self.callback(self.nodes[-1].close)
         progress(f"{options.nodes} nodes, each with {PODS + options.others} pods")
         for batch in _batches(self.nodes, 10):
             ask_all(batch, "make", timeout=PATIENCE)
         self.totals()
+
+    def _place(self, folder: Path) -> Place:
+        folder.mkdir()
+        options = self.options
+        return Place(
+            name=folder.name,
+            folder=folder,
+            port=self.server.port,
+            ca=self.server.ca,
+            admin_token=self.server.admin_token,
+            token=self.server.another_token(),
+            profile=options.profile,
+            others=options.others,
+            settings=dict(DEFAULTS if options.settings is None else options.settings),
+        )
 
     def totals(self) -> Totals:
         return totals(self.server.admin.ask("GET", "/metrics").text)
@@ -128,12 +136,12 @@ class Fleet(ExitStack):
         What a pod that is replaced costs there is seen while there is no agent."""
         nodes = self.nodes[:3]
         before = self.totals()
-        ask_all(nodes, "restart_pod", 0, timeout=PATIENCE)
+        replaced = len(ask_all(nodes, "restart_pod", 0, timeout=PATIENCE))
         time.sleep(1.0)
         after = self.totals()
         self.own = OwnWatch(
-            (after.events["Pod"] - before.events["Pod"]) / len(nodes),
-            (after.event_bytes["Pod"] - before.event_bytes["Pod"]) / len(nodes),
+            (after.events["Pod"] - before.events["Pod"]) / replaced,
+            (after.event_bytes["Pod"] - before.event_bytes["Pod"]) / replaced,
         )
 
     def etcd(self) -> float:
@@ -173,7 +181,7 @@ class Phase:
 
     @property
     def agents(self) -> int:
-        return len(self.fleet.nodes)
+        return self.fleet.options.nodes
 
     def each(self, name: str, count: float, unit: str = "", **more: Any) -> Figure:
         """Per agent."""
@@ -275,7 +283,7 @@ def _pods(fleet: Fleet) -> list[Figure]:
             for batch in _batches(fleet.nodes, 10):
                 ask_all(batch, "restart_pod", number)
             seen.settled = fleet.settle()
-    figures = [*seen.written(), *seen.sent(PODS * len(fleet.nodes)), *seen.cost()]
+    figures = [*seen.written(), *seen.sent(PODS * fleet.options.nodes), *seen.cost()]
     return [*seen.asked(), *map(_per_pod, figures)]
 
 
@@ -307,7 +315,7 @@ def _outage(fleet: Fleet, empty: Totals) -> list[Figure]:
     fleet.server.stop()
     time.sleep(OUTAGE_SECONDS)
     fleet.server.start()
-    wanted = 2 * len(fleet.nodes) + empty.watchers
+    wanted = 2 * fleet.options.nodes + empty.watchers
     back = time.monotonic()
     while fleet.totals().watchers < wanted:
         if time.monotonic() - back > PATIENCE:
@@ -326,7 +334,7 @@ def _outage(fleet: Fleet, empty: Totals) -> list[Figure]:
 
 
 def _held(fleet: Fleet, empty: Totals) -> list[Figure]:
-    now, agents = fleet.totals(), len(fleet.nodes)
+    now, agents = fleet.totals(), fleet.options.nodes
     plans = fleet.server.plans.list()
     size = sum(len(json.dumps(plan, separators=(",", ":"))) for plan in plans) / agents / 1024
     status = sum(len(json.dumps(plan["status"], separators=(",", ":"))) for plan in plans) / agents / 1024
@@ -340,9 +348,9 @@ def _held(fleet: Fleet, empty: Totals) -> list[Figure]:
     ]
 
 
-def _batches(nodes: Sequence[NodeProcess], size: int) -> Iterator[Sequence[NodeProcess]]:
-    for first in range(0, len(nodes), size):
-        yield nodes[first : first + size]
+def _batches(all_of_them: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for first in range(0, len(all_of_them), size):
+        yield all_of_them[first : first + size]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -364,9 +372,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"failed: {error}", file=sys.stderr)
         return 1
     print(", ".join(f"{key} {value}" if key != "cpu" else value for key, value in about.items()))
-    title = PROFILES[options.profile].title
-    print(f"{options.nodes} agents, {time.monotonic() - begun:.0f} s; figures are per agent unless they say otherwise")
-    print(f"each node: {title}; {PODS} pods with all its workers, {options.others} others\n")
+    took = time.monotonic() - begun
+    print(f"{options.nodes} agents, {options.together} in a process, {took:.0f} s; figures are per agent unless told")
+    print(f"each node: {PROFILES[options.profile].title}")
+    print(f"with {PODS} pods that hold all its workers, and {options.others} others\n")
     print(table(outcomes))
     over = [f for o in outcomes.values() if not isinstance(o, str) for f in o.values() if f.verdict == "OVER"]
     print(f"\n{len(over)} over budget" if over else "\nall within budget", f"— written to {results}")
@@ -381,6 +390,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _terminated(*_: object) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT):  # cleaning up is not to be interrupted
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -392,10 +403,14 @@ def _parsed(arguments: list[str] | None) -> tuple[Options, Path]:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="a3", help="the hosts; default: %(default)s")
     parser.add_argument("--pods", type=int, default=8, help="pods of each node without workers; default: %(default)s")
     parser.add_argument("--idle", type=float, default=310.0, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("--together", type=_count, default=1, help="agents in one process; default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where the virtual hosts are, 5 to 15 MiB each; default: in memory")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
     asked = parser.parse_args(arguments)
-    return Options(asked.nodes, asked.profile, asked.pods, asked.idle, asked.folder), asked.results
+    return (
+        Options(asked.nodes, asked.profile, asked.pods, asked.idle, asked.together, asked.folder),
+        asked.results,
+    )
 
 
 def _count(text: str) -> int:

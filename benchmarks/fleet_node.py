@@ -1,8 +1,8 @@
-"""One node of a fleet: a virtual host and its agent, in a process of its own, and what scheduler and kubelet would do.
+"""One node of a fleet: a virtual host and its agent, and what scheduler and kubelet would do.
 
 The agent is the whole one of a cluster's node, with the settings that it has by default. What is virtual is the host
-below it. The process is forked from one that has imported the agent, so that hundreds of them begin within a second;
-it ends with the process that made it.
+below it. A process has one of them, or some where memory is short: they share nothing but the interpreter. It is forked
+from one that has imported the agent, so that hundreds begin within a second; it ends with the process that made it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, cast
 
@@ -161,21 +163,22 @@ def _note() -> dict[str, str]:
 
 
 class NodeProcess:
-    """A `Node` in its process. Commands are sent to many, then their answers are awaited."""
+    """A process of one `Node` or some. Commands are sent to many, then their answers are awaited."""
 
-    def __init__(self, place: Place) -> None:
-        self.name = place.name
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.name = places[0].name
         context = multiprocessing.get_context("fork")
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(place, theirs, os.getpid()), daemon=True)
+        self._process = context.Process(target=_serve, args=(places, theirs, os.getpid()), daemon=True)
         self._process.start()
         theirs.close()
 
     def send(self, command: str, *arguments: object) -> None:
         self._ours.send((command, arguments))
 
-    def answer(self, timeout: float) -> Any:
-        """What the command returned. `FleetError` where it raised, where the process ended, and after the timeout."""
+    def answers(self, timeout: float) -> list[Any]:
+        """What the command returned on each node. `FleetError` where it raised on one, where the process ended, and
+        after the timeout."""
         if not self._ours.poll(timeout):
             raise FleetError(f"{self.name}: no answer in {timeout:g} s")
         try:
@@ -184,7 +187,7 @@ class NodeProcess:
             raise FleetError(f"{self.name}: its process has ended") from None
         if not well:
             raise FleetError(f"{self.name}: {found}")
-        return found
+        return list(found)
 
     def close(self) -> None:
         """Ends the process, whatever it does."""
@@ -198,25 +201,27 @@ def ask_all(nodes: Sequence[NodeProcess], command: str, *arguments: object, time
     for node in nodes:
         node.send(command, *arguments)
     until = time.monotonic() + timeout
-    return [node.answer(max(0.0, until - time.monotonic())) for node in nodes]
+    return [answer for node in nodes for answer in node.answers(max(0.0, until - time.monotonic()))]
 
 
-def _serve(place: Place, connection: Connection, parent: int) -> None:
+def _serve(places: Sequence[Place], connection: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever made this process hears it, too, and ends it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
     faults = logging.StreamHandler()
     faults.setLevel(logging.ERROR)  # warnings of an API server that is away are what is looked for
     logging.getLogger("agent").addHandler(faults)
-    node: Node | None = None
-    while True:
-        try:
-            command, arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            node = node or Node(place)
-            connection.send((True, getattr(node, command)(*arguments)))
-        except Exception:
-            connection.send((False, traceback.format_exc()))
+    nodes: list[Node] = []
+    with ThreadPoolExecutor(len(places)) as pool:
+        while True:
+            try:
+                command, arguments = connection.recv()
+            except EOFError:
+                return
+            try:
+                nodes = nodes or [Node(place) for place in places]
+                connection.send((True, list(pool.map(methodcaller(command, *arguments), nodes))))
+            except Exception:
+                connection.send((False, traceback.format_exc()))

@@ -23,7 +23,7 @@ from pathlib import Path
 import aiohttp
 
 from agent.kube.api import FIELD_MANAGER
-from benchmarks.clock import cpu_seconds, progress
+from benchmarks.clock import cpu_seconds, progress, rss_mib
 from benchmarks.figures import Figure, single, table
 from tests.cluster.objects import PLANS, PODS
 from tests.cluster.real_apiserver import RealApiServer, missing_assets, started_twice
@@ -31,6 +31,8 @@ from tests.cluster.real_apiserver import RealApiServer, missing_assets, started_
 REPEATS = 200
 NOTE_BYTES = 1000
 PODS_OF_A_NODE = 30
+MANY = 1000
+"""Watches, by which the memory of one can be told."""
 
 
 def measure(pods: list[int], watches: list[int]) -> dict[str, dict[str, Figure]]:
@@ -77,8 +79,15 @@ def _writes(server: RealApiServer, counts: list[int]) -> dict[str, Figure]:
     found = {}
     for count in counts:
         progress(f"{count} watches")
+        before = rss_mib(server.server_pid)
         with _watches(server, count):
+            grown = 1024 * (rss_mib(server.server_pid) - before)
             cost = _cpu_ms(server, write)
+        if count >= MANY:
+            name = f"memory of an open watch, of {count}"
+            found[name] = single(
+                name, grown / count, unit="KiB", note="with a connection by TLS of its own, as agents have"
+            )
         name = f"a plan's status, beside {count} watches"
         found[name] = single(name, cost, unit="ms", note="each of the plan of another node")
     return found
