@@ -25,7 +25,7 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm faults fuzz soak lint format bench bench-compare \
-	bench-baseline docs lock licences sbom audit clean
+	bench-fleet bench-baseline docs lock licences sbom audit clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -105,6 +105,9 @@ bench: $(VENV)/.dev ## measure what the agent costs, beside its budgets (ARGS="-
 bench-compare: $(VENV)/.dev ## a quick measurement, that fails where a ratio has doubled against benchmarks/baseline.json
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
 	@$(BIN)/python -m benchmarks compare
+
+bench-fleet: $(VENV)/.dev ## so many agents against one real kube-apiserver of $KUBEBUILDER_ASSETS (NODES=100)
+	@$(BIN)/python -m benchmarks.fleet --nodes $(or $(NODES),100) $(ARGS)
 
 bench-baseline: $(VENV)/.dev ## on a quiet machine: measure, and make benchmarks/baseline.json of it
 	@$(BIN)/python -m benchmarks

@@ -31,18 +31,29 @@ class KubeRig:
     """One node with one agent. Nothing of it runs before `start`; `close` ends everything."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, profile: str = "a3", *, interrupts: bool = False, **settings: Any
+        self,
+        cluster: Cluster,
+        folder: Path,
+        profile: str = "a3",
+        *,
+        name: str = "",
+        interrupts: bool = False,
+        **settings: Any,
     ) -> None:
-        """`settings` are those of the agent, by their names in `agent.settings`. Without `interrupts`, which take their
-        time, the NPUs have none and the agent is not to bind any. With `metrics_address` it serves its metrics."""
+        """`settings` are those of the agent, by their names in `agent.settings`. The Node is called after its profile
+        unless it has a `name`. Without `interrupts`, which take their time, the NPUs have none and the agent is not to
+        bind any. With `metrics_address` it serves its metrics."""
         self.cluster = cluster
         self.folder = folder
-        self.node = VirtualNode(folder / "root", profile, interrupts=interrupts)
+        self.node = VirtualNode(folder / "root", profile, name=name, interrupts=interrupts)
         self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "api_jitter": 0, "irq_binding": interrupts}
         self.settings |= settings
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)
         self.speed = SPEED
+        self.backoffs = Backoffs(0.1, 0.5)
+        self.patience = 20.0
+        """How long the agent may take to stop."""
         self.agent: ClusterAgent | None = None
         self._serving: Serving | None = None
         self._thread: threading.Thread | None = None
@@ -74,7 +85,7 @@ class KubeRig:
             self.node.npu_smi,
             self.node.kernel,
             journal=self.folder / "journal.json",
-            backoffs=Backoffs(0.1, 0.5),
+            backoffs=self.backoffs,
             clock=lambda: time.monotonic() * self.speed,
             **served,  # type: ignore[arg-type]
         )
@@ -89,7 +100,7 @@ class KubeRig:
         """SIGTERM."""
         if self.agent is not None and self._thread is not None:
             self.agent.stop()
-            self._thread.join(20)
+            self._thread.join(self.patience)
             assert not self._thread.is_alive(), "the agent did not stop"
         if self._serving is not None:
             self._serving.close()

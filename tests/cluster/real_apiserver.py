@@ -158,12 +158,31 @@ class RealApiServer(ApiServer):
         name = f"token-{next(self._counter)}"
         secret = self.admin.request("POST", f"{_ACCOUNT}/secrets", {"metadata": {"name": name}})
         bound = {"apiVersion": "v1", "kind": "Secret", "name": name, "uid": secret["metadata"]["uid"]}
-        asked = {"spec": {"expirationSeconds": 7200, "boundObjectRef": bound}}
-        answer = self.admin.request("POST", f"{_ACCOUNT}/serviceaccounts/{SERVICE_ACCOUNT}/token", asked)
+        token = self._ask_for_token({"boundObjectRef": bound})
         if self._secret:
             self.admin.request("DELETE", f"{_ACCOUNT}/secrets/{self._secret}")
-        self._token, self._secret = answer["status"]["token"], name
+        self._token, self._secret = token, name
         return self._token
+
+    def another_token(self) -> str:
+        """One more token, which is good for two hours whatever becomes of the others: each pod has its own."""
+        return self._ask_for_token({})
+
+    @property
+    def server_pid(self) -> int:
+        """Of kube-apiserver."""
+        return self._server.pid
+
+    def etcd_metrics(self) -> str:
+        """What etcd serves to Prometheus."""
+        answer = urllib3.request("GET", f"http://{HOST}:{self._etcd_port}/metrics", retries=False, timeout=15)
+        return answer.data.decode()
+
+    def _ask_for_token(self, spec: Object) -> str:
+        asked = {"spec": {"expirationSeconds": 7200, **spec}}
+        answer = self.admin.request("POST", f"{_ACCOUNT}/serviceaccounts/{SERVICE_ACCOUNT}/token", asked)
+        token: str = answer["status"]["token"]
+        return token
 
     def set_rules(self, rules: Sequence[Rule] = AGENT_RULES) -> None:
         if rules == self._rules:
