@@ -15,7 +15,8 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/api/test_api_large.py tests/host/test_irqbalance_daemon.py tests/node/npu_smi/test_npu_smi_fuzz.py \
 	tests/node/npu_smi/test_npu_smi_hostile_names.py tests/control/test_stability.py \
 	tests/monitoring/test_alerts_alive.py tests/monitoring/test_dashboard_alive.py \
-	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py
+	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py \
+	tests/faults/test_api_faults.py tests/faults/test_kubelet_faults.py tests/faults/test_doctor_faults.py tests/kube/test_bounds.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm faults soak lint format bench bench-compare bench-baseline docs clean
