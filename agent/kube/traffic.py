@@ -37,9 +37,10 @@ ANSWER_SECONDS = 20.0
 """How long an answer may take; of a watch its beginning."""
 BRIEF_SECONDS = 5.0
 """A watch that ends sooner has not ended well."""
+MUTE_SECONDS = 65.0
+"""A watch that lasted so long without a line was dead: the API server sends one a minute."""
 MAX_BRIEF, MAX_MUTE = 2, 1
-"""So many watches one after the other may end soon, or without a line, before it is a trouble. The API server sends a
-line a minute."""
+"""So many watches one after the other may be brief, or mute, before it is a trouble."""
 REST_SECONDS = 0.5
 """Between a watch and the LIST that follows it."""
 
@@ -307,10 +308,11 @@ class Traffic:
         """How long to pause before the next watch."""
         if self._watched_at is None:
             return 0.0
-        brief = time.monotonic() - self._watched_at < BRIEF_SECONDS
+        lasted = time.monotonic() - self._watched_at
+        brief = lasted < BRIEF_SECONDS
         if self._content is not None:
             self._brief = self._brief + 1 if brief else 0
-            self._mute = self._mute + 1 if not self._content.lines else 0
+            self._mute = self._mute + 1 if lasted >= MUTE_SECONDS and not self._content.lines else 0
             self._content = None
             if self._brief > MAX_BRIEF or self._mute > MAX_MUTE:
                 self.lost("it breaks off time and again")
