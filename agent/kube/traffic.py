@@ -245,13 +245,13 @@ class Traffic:
         self.broken, self.problem = False, None
 
     def _holds(self, watched_at: float | None) -> None:
-        """All is well where the watch that was opened then has lasted."""
-        if (
-            watched_at is not None
-            and self._watched_at == watched_at
-            and (self.failed_at is None or self.failed_at < watched_at)
-        ):
-            self.broken, self.problem = False, None
+        """All is well where the watch that was opened then has lasted; after mute ones, where it has said something."""
+        if watched_at is None or self._watched_at != watched_at or (self.failed_at or 0.0) > watched_at:
+            return
+        if self._mute > MAX_MUTE and not (self._content and self._content.lines):
+            asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, watched_at)
+            return
+        self.broken, self.problem = False, None
 
     async def _look_at_refusal(self, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
         if response.status == 404 and self._subject.group:
