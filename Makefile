@@ -21,7 +21,9 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/hostile/test_names_said.py tests/hostile/test_annotations_asked.py tests/hostile/test_forged_rows.py \
 	tests/privileges \
 	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py tests/fuzz/test_damaged_snapshot.py \
-	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py
+	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py \
+	tests/faults/test_api_faults.py tests/faults/test_kubelet_faults.py tests/faults/test_doctor_faults.py \
+	tests/kube/test_bounds.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm faults fuzz soak lint format bench bench-compare \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,8 +14,9 @@ import urllib3
 from kubernetes import client
 
 from agent import __version__
-from agent.control.report import API_VERSION
+from agent.control.report import API_VERSION, KIND
 from agent.kube.access import Access
+from agent.kube.bounds import BoundedPool, Limits
 from agent.kube.faults import said
 from agent.kube.retry import retry_after
 from agent.model.reason import Problem, Reason, Refused, printable
@@ -23,7 +25,8 @@ GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL = "cpubindingplans"
 FIELD_MANAGER = "cpubind-agent"
 TIMEOUT = (5.0, 15.0)
-"""Seconds to connect, and to wait for an answer. Without it a half-open connection hangs for ever."""
+"""Seconds to connect, and for an answer, from its first byte to its last. Without it a half-open connection hangs for
+ever."""
 
 Object = dict[str, Any]
 
@@ -63,11 +66,12 @@ class Api:
         self._count = count
         self._lock = threading.Lock()
         self._client: client.ApiClient | None = None
+        self._limits = Limits()
 
     def node(self, name: str) -> Object:
         """The v1.Node. `ApiError` with NodeNotFound where there is none."""
         try:
-            return self._request("get", "GET", f"/api/v1/nodes/{quote(name)}")
+            return self._request("Node", "get", "GET", f"/api/v1/nodes/{quote(name)}")
         except ApiError as error:
             if error.status == 404:
                 raise ApiError(Problem(Reason.NODE_NOT_FOUND, f"no Node {printable(name, 80)}"), 404) from None
@@ -77,13 +81,16 @@ class Api:
         """POSTs a plan and returns it as it was made. `ApiError` with PlanResourceMissing without the CRD."""
         with _missing_resource_told():
             return self._of_plans(
-                "create", lambda api, **how: api.create_cluster_custom_object(GROUP, VERSION, PLURAL, dict(body), **how)
+                KIND,
+                "create",
+                lambda api, **how: api.create_cluster_custom_object(GROUP, VERSION, PLURAL, dict(body), **how),
             )
 
     def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
         """Server-side apply of ``/status``, taking over every field in it; returns the whole object."""
-        body = {"apiVersion": API_VERSION, "kind": "CpuBindingPlan", "metadata": {"name": name}, "status": dict(status)}
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "status": dict(status)}
         return self._of_plans(
+            KIND,
             "patch",
             lambda api, **how: api.patch_cluster_custom_object_status(
                 GROUP,
@@ -103,35 +110,33 @@ class Api:
         selector = {"field_selector": f"metadata.name={name}"} if name else {}
         with _missing_resource_told():
             found = self._of_plans(
-                "list", lambda api, **how: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **how)
+                f"{KIND}List",
+                "list",
+                lambda api, **how: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **how),
             )
-        return list(found.get("items") or [])
+        return list(found["items"] or [])
 
     def pods(self, node: str) -> list[Object]:
         """The pods of a node, from the watch cache."""
         query = urlencode({"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"})
-        return list(self._request("list", "GET", f"/api/v1/pods?{query}").get("items") or [])
+        return list(self._request("PodList", "list", "GET", f"/api/v1/pods?{query}")["items"] or [])
 
     def create_event(self, body: Mapping[str, Any]) -> Object:
         """POSTs a v1.Event."""
         namespace = body["metadata"]["namespace"]
-        return self._request("create", "POST", f"/api/v1/namespaces/{quote(namespace)}/events", body)
+        return self._request("Event", "create", "POST", f"/api/v1/namespaces/{quote(namespace)}/events", body)
 
     def patch_event(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Object:
         """Merge-patches a v1.Event."""
         path = f"/api/v1/namespaces/{quote(namespace)}/events/{quote(name)}"
-        return self._request("patch", "PATCH", path, patch, "application/merge-patch+json")
+        return self._request("Event", "patch", "PATCH", path, patch, content_type="application/merge-patch+json")
 
     def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
         """Whether this token may do that, by a SelfSubjectAccessReview."""
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        answer = self._request("create", "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
-        return answer.get("status", {}).get("allowed") is True
+        kind, path = "SelfSubjectAccessReview", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": attributes}}
+        return self._request(kind, "create", "POST", path, body)["status"].get("allowed") is True
 
     def close(self) -> None:
         """Drops its connections."""
@@ -140,20 +145,22 @@ class Api:
                 self._client.rest_client.pool_manager.clear()
             self._client = None
 
-    def _of_plans(self, verb: str, call: Callable[..., Any]) -> Object:
+    def _of_plans(self, kind: str, verb: str, call: Callable[..., Any]) -> Object:
         """A call of the CustomObjectsApi."""
 
         def make(api_client: client.ApiClient) -> Any:
             return call(client.CustomObjectsApi(api_client), _request_timeout=TIMEOUT)
 
-        return self._made(verb, f"{verb} of {PLURAL}", make)
+        return self._made(kind, verb, f"{verb} of {PLURAL}", make)
 
     def _request(
         self,
+        kind: str,
         verb: str,
         method: str,
         path: str,
         body: Mapping[str, Any] | None = None,
+        *,
         content_type: str = "application/json",
     ) -> Object:
         def make(api_client: client.ApiClient) -> Any:
@@ -167,14 +174,16 @@ class Api:
                 raise client.ApiException(http_resp=response, body=data.decode(errors="replace"), data=None)
             return json.loads(data)
 
-        return self._made(verb, f"{verb} of {_resource(path)}", make)
+        return self._made(kind, verb, f"{verb} of {_resource(path)}", make)
 
-    def _made(self, verb: str, what: str, make: Callable[[client.ApiClient], Any]) -> Object:
-        """Makes a request, counts it, and turns whatever it raises into `ApiError`. An answer is an object of
-        Kubernetes', with `metadata`, or it is none."""
+    def _made(self, kind: str, verb: str, what: str, make: Callable[[client.ApiClient], Any]) -> Object:
+        """Makes a request, counts it, and turns whatever it raises into `ApiError`. An answer is an object of this
+        kind, or it is none."""
         code, failure = "error", ApiError(Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense"))
         try:
-            answer = make(self._connected())
+            connected = self._connected()
+            self._limits.begin(sum(TIMEOUT))
+            answer = make(connected)
         except Refused as refused:
             raise ApiError(refused.problem) from None  # nothing was asked
         except client.ApiException as error:
@@ -189,9 +198,10 @@ class Api:
             pass  # no JSON, or brackets a thousand deep
         else:
             code = "200"
-            if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
+            if _is(answer, kind):
                 self._count(verb, code)
-                return answer
+                made: Object = answer
+                return made
         self._count(verb, code)
         raise failure
 
@@ -199,16 +209,30 @@ class Api:
         with self._lock:
             token = self._access.token()
             if self._client is None:
+                trust = ssl.create_default_context(cafile=str(self._access.ca))
                 configuration = client.Configuration()
                 configuration.host = self._access.server
-                configuration.ssl_ca_cert = str(self._access.ca)
-                configuration.retries = urllib3.Retry(0)
                 configuration.proxy = None
                 configuration.api_key_prefix = {"BearerToken": "Bearer"}
                 self._client = client.ApiClient(configuration)
+                self._client.rest_client.pool_manager = BoundedPool(trust, self._limits)
                 self._client.user_agent = f"cpubind/{__version__}"
             self._client.configuration.api_key = {"BearerToken": token}
             return self._client
+
+
+def _is(answer: object, kind: str) -> bool:
+    """Whether it is an object of this kind, with all of it that is read here without asking whether it is there."""
+    if not isinstance(answer, dict) or answer.get("kind") != kind or not isinstance(answer.get("metadata"), dict):
+        return False
+    if kind == "Node":
+        return isinstance(answer["metadata"].get("uid"), str)
+    if kind == "SelfSubjectAccessReview":
+        return isinstance(answer.get("status"), dict)
+    if kind.endswith("List"):
+        items = answer.get("items", 0)
+        return items is None or (isinstance(items, list) and all(isinstance(one, dict) for one in items))
+    return True
 
 
 def _resource(path: str) -> str:

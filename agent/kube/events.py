@@ -95,6 +95,8 @@ class EventBook:
     node: str
     start: str
     """Tells the events of this run of the agent from those of others."""
+    _number: int = 0
+    """Of the next event: one that is sent again, since no answer came, has the name that it had."""
     _sent: deque[float] = field(default_factory=lambda: deque(maxlen=NODE_EVENTS))
     _buckets: OrderedDict[tuple[str, str], _Bucket] = field(default_factory=OrderedDict)
     _posted: OrderedDict[tuple[str, str, str], _Posted] = field(default_factory=OrderedDict)
@@ -120,7 +122,8 @@ class EventBook:
                 {"count": posted.count, "lastTimestamp": _timestamp(now)},
             )
         # A standing one has the same name in every run, so that the API server knows whether it was told.
-        run = "" if happening.standing else f"{self.start}/{now}"
+        run = "" if happening.standing else f"{self.start}/{self._number}"
+        self._number += 1
         digest = hashlib.sha256("\0".join((*key, run)).encode()).hexdigest()[:16]
         name = f"{subject.name[:230]}.{digest}"
         self._posted[key] = _Posted(name, now)
@@ -132,10 +135,19 @@ class EventBook:
         """A post that did not arrive: the next of its kind is a new one. One that is to be sent `again` has cost
         nothing: an API server that is away for long would use up what may be said when it is back."""
         key = (subject.uid, happening.reason.value, happening.message)
-        self._posted.pop(key, None)
+        posted = self._posted.get(key)
+        if again and posted is not None and posted.count > 1:
+            posted.count -= 1
+        elif self._posted.pop(key, None) is not None and again:
+            self._number -= 1
         if again and key[:2] in self._buckets and self._sent:
             self._buckets[key[:2]].tokens += 1
             self._sent.pop()
+
+    def forget(self, happening: Happening, subject: Subject) -> None:
+        """The API server keeps this one no more: the next of its kind is a new one, and this was none."""
+        self.failed(happening, subject, again=True)
+        self._posted.pop((subject.uid, happening.reason.value, happening.message), None)
 
     def _take(self, key: tuple[str, str], now: float) -> bool:
         bucket = self._buckets.setdefault(key, _Bucket(BURST, REFILL_SECONDS, BURST, now))

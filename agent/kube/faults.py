@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import ssl
 
+import aiohttp
+
 from agent.model.reason import printable
+
+_BROKEN = (
+    *(ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
+    *(http.client.IncompleteRead, aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError),
+    aiohttp.http_exceptions.PayloadEncodingError,
+)
+"""How a connection that breaks off is called, by where it does."""
 
 
 def said(error: Exception) -> str:
@@ -17,6 +27,8 @@ def said(error: Exception) -> str:
     bottom = _bottom(error)
     if isinstance(bottom, TimeoutError) or "timed out" in str(bottom):
         return "no answer in time"
+    if isinstance(bottom, _BROKEN):
+        return "the connection broke off"
     if isinstance(bottom, ssl.SSLError):
         why = getattr(bottom, "verify_message", "") or (bottom.reason or "").replace("_", " ").lower()
         return f"TLS: {printable(why or str(bottom), 120)}"

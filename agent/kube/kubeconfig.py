@@ -51,7 +51,7 @@ class UserAccess(Api):
 
     def pod(self, namespace: str, name: str) -> Object:
         """A v1.Pod."""
-        return self._request("get", "GET", f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}")
+        return self._request("Pod", "get", "GET", f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}")
 
     def _connected(self) -> client.ApiClient:
         with self._lock:

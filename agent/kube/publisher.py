@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING = 200
 """Happenings that wait for the API server; the oldest are dropped."""
+MAX_LOST = 20
+"""How many reasons for which events are lost the log is told of."""
 SOON_SECONDS = 0.3
 MAX_UNKNOWN = 40
 RETRY_SCHEMA_SECONDS = 600.0
@@ -50,6 +52,8 @@ class _Line:
         self._pauses = iter(backoffs)
         self.problem: Problem | None = None
         self.not_before = 0.0
+        self.raced = False
+        """Whether it failed last because somebody else was quicker."""
 
     def failed(self, now: float, at_least: float = 0.0) -> float:
         """Returns when to try again."""
@@ -57,7 +61,7 @@ class _Line:
         return self.not_before
 
     def went_well(self) -> None:
-        self.problem, self._pauses = None, iter(self._backoffs)
+        self.problem, self._pauses, self.raced = None, iter(self._backoffs), False
 
 
 class Publisher:
@@ -89,6 +93,7 @@ class Publisher:
         self._waiting: deque[Happening] = deque(maxlen=MAX_WAITING)
         # What keeps plans from being written does not keep events from being posted, and the other way round.
         self._plans, self._events = _Line(self._backoffs), _Line(self._backoffs)
+        self._lost: set[Problem] = set()
         self._next_write = 0.0
         self._answer: tuple[object, object] = (None, None)
         self._unknown: frozenset[Path] = frozenset()
@@ -148,8 +153,11 @@ class Publisher:
         try:
             due = work(now)
         except ApiError as error:
-            if error.status != 409:  # somebody else made it just now: the watch brings it
+            # Somebody made it, or deleted it, just now: the watch brings that. Where it does not, it is no race.
+            raced = error.status in (404, 409) and error.problem.reason is Reason.API_REFUSED
+            if not raced or line.raced:
                 line.problem = error.problem
+            line.raced = raced
             return line.failed(now, min(error.retry_after, MAX_PAUSE))
         except Exception as error:
             problem = Problem(Reason.API_REFUSED, f"a fault of the agent's own: {type(error).__name__}")
@@ -236,16 +244,27 @@ class Publisher:
             elif isinstance(sent, Recount):
                 self._api.patch_event(sent.namespace, sent.name, sent.patch)
         except ApiError as error:
-            if error.status == 409 and isinstance(sent, Post) and sent.standing:
-                return
+            if error.status == 409 and isinstance(sent, Post):
+                return  # by another run, or by an attempt whose answer was lost
             # A right may be missing for a moment: an API server that starts knows of none yet.
             waits = error.status is None or error.status in (401, 429) or error.status >= 500
             waits = waits or (error.status == 403 and _NO_RIGHT.search(error.problem.message) is not None)
+            if error.status == 404 and isinstance(sent, Recount):
+                self._book.forget(happening, subject)
+                self._post(happening, subject)
+                return
             self._book.failed(happening, subject, again=waits)
             if waits:
                 raise
-            # A namespace that is ending, a limit of somebody's: the event is not worth more.
-            log.debug("event %s on %s: %s", happening.reason, subject.name, error.problem)
+            if error.status in (
+                403,
+                404,
+                409,
+            ):  # a limit of somebody's, a namespace that is ending: it is not worth more
+                log.debug("event %s on %s: %s", happening.reason, subject.name, error.problem)
+            elif error.problem not in self._lost and len(self._lost) < MAX_LOST:
+                self._lost.add(error.problem)
+                log.warning("an event is lost: %s", error.problem)
 
     def _subject(self, happening: Happening) -> Subject | None:
         """The object of an event, with its uid; None where it is gone."""

@@ -13,6 +13,7 @@ from agent.control.act import Actor
 from agent.control.events import Events
 from agent.control.loop import Agent, Parts
 from agent.control.observe import Candidate, Choice, Observer
+from agent.control.report import KIND
 from agent.control.steps import HostSteps
 from agent.kube.access import Access
 from agent.kube.api import GROUP, PLURAL, VERSION, Api
@@ -21,7 +22,7 @@ from agent.kube.pod_resources import PodResourcesPoll
 from agent.kube.pods import PodSelection, PodStore
 from agent.kube.publisher import Publisher
 from agent.kube.retry import Backoffs, Spread
-from agent.kube.telling import Trouble
+from agent.kube.telling import Lasting, Trouble
 from agent.kube.traffic import CountRequest, Subject
 from agent.kube.watch import Watch
 from agent.model.reason import Problem, Reason
@@ -69,6 +70,7 @@ class ClusterAgent:
         self._troubles = {
             about: Trouble(about, f"{about}: well again", ties.clock) for about in ("pods", "plan", "writes", "events")
         }
+        self._without_pods = Lasting(ties.clock)
         root, node = settings.host_root, settings.node_name
         self.pods = PodStore(self._wake, ties.clock)
         self.plan = PlanResource(
@@ -89,8 +91,8 @@ class ClusterAgent:
         )
         self._spread = Spread(settings.api_jitter)
         self.watches = (
-            self._watch(Subject("", "v1", "pods", f"spec.nodeName={node}"), self.pods),
-            self._watch(Subject(GROUP, VERSION, PLURAL, f"metadata.name={node}"), self.plan),
+            self._watch(Subject("", "v1", "pods", "Pod", f"spec.nodeName={node}"), self.pods),
+            self._watch(Subject(GROUP, VERSION, PLURAL, KIND, f"metadata.name={node}"), self.plan),
         )
         self._pod_resources: PodResourcesPoll | None = None
         self._selection = PodSelection(
@@ -222,7 +224,13 @@ class ClusterAgent:
             "writes": self.publisher.problem,
             "events": self.publisher.events_problem,
         }
-        unknown = watched is not None and watched.reason is not Reason.API_UNREACHABLE and not self.pods.listed
+        # An API server that is away is told nothing, and would be told by every node when it is back.
+        pods, plans = self.watches
+        alone = (
+            watched if watched and (watched.reason is not Reason.API_UNREACHABLE or pods.fails_beside(plans)) else None
+        )
+        lasting = self._without_pods.look(alone)
+        unknown = alone is not None and not self.pods.listed and (lasting or alone.reason is not Reason.API_UNREACHABLE)
         if unknown:
             del found["pods"]  # the plan says it, and so the log
         away = [problem for problem in found.values() if problem and problem.reason is Reason.API_UNREACHABLE]
@@ -232,4 +240,4 @@ class ClusterAgent:
         self._away.look(away[0] if away else None)
         if watched is not None and unknown:
             return replace(watched, reason=Reason.PODS_UNKNOWN)
-        return self._troubles["pods"].lasting
+        return lasting

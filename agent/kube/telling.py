@@ -19,24 +19,41 @@ MAX_TOLD = 4
 """How many things are told of one trouble that changes."""
 
 
+class Lasting:
+    """What has been wrong for long, and is; it changes with its reason alone."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._told: Problem | None = None
+
+    def look(self, problem: Problem | None) -> Problem | None:
+        """Takes what is wrong now; None where nothing is. To be called again and again."""
+        if problem is None:
+            self._told = self._since = None
+            return None
+        now = self._clock()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= LASTING_SECONDS and (self._told is None or self._told.reason is not problem.reason):
+            self._told = problem
+        return self._told
+
+
 class Trouble:
-    """One thing that may be wrong."""
+    """One thing that may be wrong, and what the log says of it."""
 
     def __init__(self, about: str, again: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`about` begins the lines of the log; `again` is the line when it is over."""
         self._about = about
         self._again = again
         self._clock = clock
-        self._since: float | None = None
         self._well_since: float | None = None
         self._told: set[tuple[Reason, str]] = set()
-        self._lasting: Problem | None = None
 
     def look(self, problem: Problem | None) -> None:
         """Takes what is wrong now; None where nothing is. To be called again and again."""
         now = self._clock()
         if problem is None:
-            self._lasting = self._since = None
             if self._told:
                 self._well_since = now if self._well_since is None else self._well_since
                 if now - self._well_since >= STEADY_SECONDS:
@@ -44,19 +61,9 @@ class Trouble:
                     self._told.clear()
             return
         self._well_since = None
-        self._since = now if self._since is None else self._since
         cause = problem.reason, problem.message.partition(": ")[2]  # whatever was asked for
         if cause not in self._told and len(self._told) < MAX_TOLD:
             self._told.add(cause)
             remedy = REMEDIES.get(problem.reason)
             todo = f"; {remedy}" if remedy else ""
             log.warning("%s: %s; what is bound stays and is kept%s", self._about, problem, todo)
-        if now - self._since >= LASTING_SECONDS and (
-            self._lasting is None or self._lasting.reason is not problem.reason
-        ):
-            self._lasting = problem
-
-    @property
-    def lasting(self) -> Problem | None:
-        """What has been wrong for long, and is; it changes with its reason alone."""
-        return self._lasting

@@ -10,6 +10,7 @@ Where kopf (1.45) would ask too often, or too long in vain, it is mended here:
 * It keeps a session, and the CA that it trusts, through all attempts of a request, which are endless. A session whose
   CA does not vouch for the server is ended: kopf then asks for another one, with the CA as it is then.
 * It waits as long as a 429 says, be it a day.
+* It reads whatever comes, however much. Answers, and single events of a watch, are bounded (bounds.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import aiohttp
 
 from agent import __version__
 from agent.kube.access import Access
+from agent.kube.bounds import BoundedContent
 from agent.kube.faults import said
 from agent.kube.plan import version
 from agent.kube.retry import MAX_PAUSE, Backoffs, Spread, retry_after
@@ -38,6 +40,10 @@ BRIEF_SECONDS = 5.0
 """A watch that ends sooner has not ended well."""
 EARLY_SECONDS = 2.0
 """A watch that ends so much before its time was cut. The API server ends one up to a second early."""
+MUTE_SECONDS = 65.0
+"""A watch that lasted so long without a line was dead: the API server sends one a minute."""
+MAX_BRIEF, MAX_MUTE = 2, 1
+"""So many watches one after the other may be brief, or mute, before it is a trouble."""
 REST_SECONDS = 0.5
 """Between a watch and the LIST that follows it."""
 
@@ -53,6 +59,7 @@ class Subject:
     group: str
     version: str
     plural: str
+    kind: str
     field_selector: str
 
 
@@ -75,10 +82,13 @@ class Traffic:
         self._count = count
         self._backoffs = backoffs
         self._spread = spread
-        self.problem: Problem | None = None
-        """Why there is no watch just now; None while there is one."""
+        self._problem: Problem | None = None
+        self.failed_at: float | None = None
+        """When something went wrong last; monotonic, in seconds, as the others."""
+        self.well_at: float | None = None
+        """Since when nothing has been wrong, or was last."""
         self.heard_at: float | None = None
-        """When the API server last listed, opened a watch or told of a change; monotonic, in seconds."""
+        """When the API server last listed, opened a watch or told of a change."""
         self.version = 0
         """resourceVersion of the last LIST; what is not newer is in it."""
         self.newest = 0
@@ -92,8 +102,26 @@ class Traffic:
         self._logins: Iterator[float] = iter(backoffs)
         self._watched_at: float | None = None
         self._ends_at = 0.0  # when the API server is to end the watch
+        self._content: BoundedContent | None = None
+        self._brief = self._mute = 0
+        self.broken = False
+        """Whether the last watch ended by what came in it."""
         self._follows_list = False
         self._pauses: Iterator[float] = iter(backoffs)
+
+    @property
+    def problem(self) -> Problem | None:
+        """Why there is no watch just now; None while there is one."""
+        return self._problem
+
+    @problem.setter
+    def problem(self, problem: Problem | None) -> None:
+        now = time.monotonic()
+        if problem is not None:
+            self.failed_at = now
+        elif self._problem is not None or self.well_at is None:
+            self.well_at = now
+        self._problem = problem
 
     async def open(self) -> aiohttp.ClientSession:
         """A new session, with the CA as it is now.
@@ -139,6 +167,8 @@ class Traffic:
             request.headers["Authorization"] = f"Bearer {self._access.token()}"
             async with asyncio.timeout(ANSWER_SECONDS):
                 response = await handler(request)
+                content = BoundedContent(response.content)
+                response.content = content  # type: ignore[assignment]
                 if verb != "watch" or response.status != 200:
                     await response.read()
         except Refused as refused:
@@ -157,6 +187,8 @@ class Traffic:
                 raise
             raise aiohttp.ClientConnectionError(said(error)) from error
         self._count(verb, str(response.status))
+        if verb == "watch":
+            self._content = content
         await self._look_at(response, verb, what)
         return response
 
@@ -175,8 +207,30 @@ class Traffic:
                 self.problem = Problem(Reason.API_UNREACHABLE, f"{what}: the answer makes no sense")
                 raise aiohttp.ClientConnectionError(str(self.problem)) from None
         self.heard_at = time.monotonic()
-        self.problem = None
         self._logins = iter(self._backoffs)
+        if not self.broken:
+            self.problem = None
+        elif verb == "watch":
+            asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, self._watched_at)
+
+    def lost(self, why: str) -> None:
+        """The watch ended by what came in it: that the next one opens does not mean that all is well."""
+        self.broken = True
+        self.problem = Problem(Reason.API_UNREACHABLE, f"watch of {self._subject.plural}: {why}")
+
+    def heard(self) -> None:
+        """An event came that makes sense."""
+        self.heard_at = time.monotonic()
+        self.broken, self.problem = False, None
+
+    def _holds(self, watched_at: float | None) -> None:
+        """All is well where the watch that was opened then has lasted; after mute ones, where it has said something."""
+        if watched_at is None or self._watched_at != watched_at or (self.failed_at or 0.0) > watched_at:
+            return
+        if self._mute > MAX_MUTE and not (self._content and self._content.lines):
+            asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, watched_at)
+            return
+        self.broken, self.problem = False, None
 
     async def _look_at_refusal(self, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
         if response.status == 404 and self._subject.group:
@@ -198,8 +252,10 @@ class Traffic:
 
     def _take_list(self, document: Any) -> None:
         items = document["items"]
-        if not document["kind"].endswith("List") or not all(isinstance(one["metadata"], dict) for one in items):
-            raise ValueError("no list")
+        if document["kind"] != f"{self._subject.kind}List" or not all(
+            isinstance(one["metadata"], dict) for one in items
+        ):
+            raise ValueError("no list of these")
         self.version = version(document)
         self.newest = max(self.newest, self.version)
         self._listed(items)
@@ -221,7 +277,15 @@ class Traffic:
         """How long to pause after a watch that was brief."""
         if self._watched_at is None:
             return 0.0
-        if time.monotonic() - self._watched_at >= BRIEF_SECONDS:
+        lasted = time.monotonic() - self._watched_at
+        brief = lasted < BRIEF_SECONDS
+        if self._content is not None:
+            self._brief = self._brief + 1 if brief else 0
+            self._mute = self._mute + 1 if lasted >= MUTE_SECONDS and not self._content.lines else 0
+            self._content = None
+            if self._brief > MAX_BRIEF or self._mute > MAX_MUTE:
+                self.lost("it breaks off time and again")
+        if not brief:
             self._pauses = iter(self._backoffs)
             return 0.0
         return next(self._pauses)

@@ -37,7 +37,7 @@ from agent.kube.faults import said
 from agent.kube.plan import version
 from agent.kube.retry import Backoffs, Spread
 from agent.kube.traffic import REST_SECONDS, CountRequest, Object, Subject, Traffic
-from agent.model.reason import Problem, Reason
+from agent.model.reason import Problem
 
 log = logging.getLogger(__name__)
 # kopf tells every failed attempt as an error. What is worth telling is told here, once.
@@ -53,6 +53,7 @@ CLOSING_SECONDS = 0.05
 SERVER_SECONDS = 240
 """How long, at least, the API server keeps one watch open; it is renewed from where it was. Each watch has a length of
 its own, up to a quarter more: those that began together, after an outage, are not renewed together for ever."""
+NONSENSE = "what came makes no sense"
 SILENT_SECONDS = 70.0
 """A watch that says nothing for so long is dead: the API server sends a bookmark every minute."""
 
@@ -108,6 +109,13 @@ class Watch:
         heard_at = self._traffic.heard_at
         return None if heard_at is None else max(0.0, time.monotonic() - heard_at)
 
+    def fails_beside(self, other: Watch) -> bool:
+        """Whether it has failed while nothing was wrong with the other one: then it is no outage of the server's."""
+        failed_at, well_at = self._traffic.failed_at, other._traffic.well_at
+        if self.problem() is None or other.problem() is not None or failed_at is None or well_at is None:
+            return False
+        return failed_at > well_at
+
     def _supervise(self) -> None:
         pauses = iter(self._backoffs)
         while not self._stop.is_set():
@@ -116,11 +124,11 @@ class Watch:
                 asyncio.run(self._operate())
             except (Exception, asyncio.CancelledError) as error:  # whatever ends it, it is started again
                 log.debug("watch of %s ended", self.subject.plural, exc_info=True)
-                if self._traffic.problem is None:
+                if self._traffic.problem is None or self._traffic.broken:
                     why = "it was cancelled" if isinstance(error, asyncio.CancelledError) else said(error)
                     if isinstance(error, ValueError | TypeError | KeyError | AttributeError):
-                        why = "what came makes no sense"
-                    self._traffic.problem = Problem(Reason.API_UNREACHABLE, f"watch of {self.subject.plural}: {why}")
+                        why = NONSENSE
+                    self._traffic.lost(why)
             if time.monotonic() - begun > 2 * SERVER_SECONDS:
                 pauses = iter(self._backoffs)  # it went well for long
             self._stop.wait(next(pauses))
@@ -193,7 +201,11 @@ class Watch:
         kind, found = event.get("type"), event.get("object")
         if kind not in ("ADDED", "MODIFIED", "DELETED") or not isinstance(found, Mapping):
             return  # None: of the LIST, which was taken whole
-        self._traffic.heard_at = time.monotonic()
+        if found.get("kind") != self.subject.kind:
+            self._traffic.lost(NONSENSE)
+            self._traffic.leave()
+            return
+        self._traffic.heard()
         number = version(found)
         self._traffic.newest = max(self._traffic.newest, number)
         if number > self._traffic.version or not self._traffic.version:

@@ -19,19 +19,44 @@ from tests.cluster.fault_proxy import FaultProxy
 MEDDLED_THREADS = 3
 
 
+class _Records(logging.Handler):
+    """What the agent's log says, from the making of this to its `close`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.records: list[logging.LogRecord] = []
+        self._logger = logging.getLogger("agent")
+        self._level = self._logger.level
+        self._logger.setLevel(logging.INFO)
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+        super().close()
+
+
 class Outage(KubeRig):
     """A rig that talks to its API server through `proxy`."""
 
-    def __init__(self, cluster: Cluster, folder: Path, proxy: FaultProxy, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, proxy: FaultProxy) -> None:
         super().__init__(cluster, folder, "a2")
         self.proxy = proxy
-        self._caplog = caplog
-        caplog.set_level(logging.INFO, "agent")
+        self._log = _Records()
         self.address = (proxy.host, proxy.port)
         self.mount_service_account()
 
     def __enter__(self) -> Outage:
         return self
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._log.close()
 
     def mount_service_account(self) -> None:
         """kubelet writes the token and the CA as they are now."""
@@ -66,8 +91,7 @@ class Outage(KubeRig):
 
     def lines(self, level: int = logging.WARNING) -> list[str]:
         """What the log says so far."""
-        mine = [one for one in self._caplog.records if one.name.startswith("agent") and one.levelno >= level]
-        return [one.getMessage() for one in mine]
+        return [one.getMessage() for one in list(self._log.records) if one.levelno >= level]
 
     def hear(self, part: str, do: Callable[[], object], level: int = logging.WARNING) -> str:
         """The line with these words that the log has after `do`, once it is there."""

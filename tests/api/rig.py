@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,6 +58,8 @@ class KubeRig:
         self.agent: ClusterAgent | None = None
         self._serving: Serving | None = None
         self._thread: threading.Thread | None = None
+        self.counted: Counter[tuple[str, str]] = Counter()
+        """Requests of the agent as its metric has them: by verb and code."""
         cluster.ensure_namespace("prod")
 
     @property
@@ -86,6 +89,7 @@ class KubeRig:
             self.node.kernel,
             journal=self.folder / "journal.json",
             backoffs=self.backoffs,
+            count=lambda verb, code: self.counted.update([(verb, code)]),
             clock=lambda: time.monotonic() * self.speed,
             **served,  # type: ignore[arg-type]
         )

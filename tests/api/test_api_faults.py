@@ -29,12 +29,10 @@ BOTH = "/(pods|cpubindingplans)$"
 
 
 @pytest.fixture
-def outage(
-    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Outage]:
+def outage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
     """An A2 node that is registered, without an agent as yet, and everybody in a hurry."""
     hurry(monkeypatch)
-    with FaultProxy(cluster) as proxy, Outage(cluster, tmp_path, proxy, caplog) as made:
+    with FaultProxy(cluster) as proxy, Outage(cluster, tmp_path, proxy) as made:
         made.register()
         yield made
 
@@ -261,11 +259,9 @@ def test_an_api_server_that_is_stopped_and_started_is_found_again(outage: Outage
 
 
 @pytest.mark.api
-def test_half_a_minute_without_the_real_api_server_changes_nothing(
-    real_cluster: RealApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_half_a_minute_without_the_real_api_server_changes_nothing(real_cluster: RealApiServer, tmp_path: Path) -> None:
     """Without a proxy between, and with all its patience."""
-    with FaultProxy(real_cluster) as proxy, Outage(real_cluster, tmp_path, proxy, caplog) as outage:
+    with FaultProxy(real_cluster) as proxy, Outage(real_cluster, tmp_path, proxy) as outage:
         outage.register()
         _stop_and_start(outage, 30.0)
         print(*outage.lines(), sep="\n")

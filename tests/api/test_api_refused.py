@@ -21,12 +21,10 @@ ON_THE_REAL_ONE = pytest.mark.parametrize("cluster", ["real"], indirect=True)
 
 
 @pytest.fixture
-def outage(
-    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Outage]:
+def outage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
     """An A2 node that is not registered, without an agent as yet, and everybody in a hurry."""
     hurry(monkeypatch)
-    with FaultProxy(cluster) as proxy, Outage(cluster, tmp_path, proxy, caplog) as made:
+    with FaultProxy(cluster) as proxy, Outage(cluster, tmp_path, proxy) as made:
         yield made
 
 

@@ -70,9 +70,16 @@ class Server:
         where = urlsplit(path)
         if where.path == PLANS:
             wanted = parse_qs(where.query).get("fieldSelector", [""])[0].removeprefix("metadata.name=")
-            return 200, {"metadata": {}, "items": [p for p in self.plans if wanted in ("", p["metadata"]["name"])]}
+            kind = "CpuBindingPlanList"
+            return 200, {
+                "kind": kind,
+                "metadata": {},
+                "items": [p for p in self.plans if wanted in ("", p["metadata"]["name"])],
+            }
         pod = self.pods.get(where.path.removeprefix("/api/v1/namespaces/"))
-        return (200, pod) if pod else (404, {"kind": "Status", "metadata": {}, "message": "not found"})
+        return (
+            (200, {"kind": "Pod", **pod}) if pod else (404, {"kind": "Status", "metadata": {}, "message": "not found"})
+        )
 
     def close(self) -> None:
         self._http.shutdown()

@@ -25,6 +25,7 @@ from tests.cluster.certificates import HOST, Certificates
 from tests.cluster.cluster import NAMESPACE, Cluster, Request
 from tests.cluster.fake.rbac import asked, is_true
 from tests.cluster.fake.status import expired, failure
+from tests.cluster.manners import EVENT, Manner, misbehave
 from tests.cluster.service_account import write_service_account
 from tests.cluster.tls_server import TlsServer
 
@@ -41,6 +42,7 @@ _REASONS = {
     404: "NotFound",
     409: "Conflict",
     410: "Expired",
+    422: "Invalid",
     429: "TooManyRequests",
     500: "InternalError",
     503: "ServiceUnavailable",
@@ -57,9 +59,11 @@ class _Fault:
     watch: bool | None
     times: float
     code: int = 0
-    """0: the server's own answer, cut in the middle."""
+    """0: the server's own answer, cut in the middle, or sent in that manner."""
     body: Body = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+    manner: Manner | None = None
 
     def takes(self, request: web.BaseRequest, *, watching: bool) -> bool:
         return (
@@ -158,6 +162,7 @@ class FaultProxy:
         body: Body | None = None,
         *,
         headers: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
         method: str = "",
         path: str = "",
         watch: bool | None = None,
@@ -169,11 +174,17 @@ class FaultProxy:
         one is given: an object as JSON, anything else as it is.
         """
         wanted = failure(code, _REASONS.get(code, ""), f"answered by the fault proxy: {code}") if body is None else body
-        self._add(_Fault(method, re.compile(path), watch, times, code, wanted, headers or {}))
+        self._add(_Fault(method, re.compile(path), watch, times, code, wanted, headers or {}, content_type))
 
     def truncate(self, *, method: str = "", path: str = "", watch: bool | None = None, times: float = 1) -> None:
         """The next answers that match are the first half of what the server says: JSON that ends in the middle."""
         self._add(_Fault(method, re.compile(path), watch, times))
+
+    def mishandle(
+        self, manner: Manner, *, method: str = "", path: str = "", watch: bool | None = None, times: float = 1
+    ) -> None:
+        """The next requests that match get no whole answer, but what the manner says."""
+        self._add(_Fault(method, re.compile(path), watch, times, manner=manner))
 
     def inject(self, line: Body, path: str = "") -> int:
         """Writes a line into all open watches whose path matches; how many these were."""
@@ -241,13 +252,17 @@ class FaultProxy:
             response: web.StreamResponse = web.Response(
                 status=fault.code,
                 body=_bytes(fault.body),
-                content_type="application/json",
+                content_type=fault.content_type,
                 headers=fault.headers,
             )
             self._told(index, fault.code)
             return response
+        manner = fault.manner if fault is not None else None
+        mislabelled = manner is Manner.MISLABELLED
+        if manner is not None and not mislabelled and (watching or not manner.asks):
+            return await misbehave(manner, request, 200, {"Content-Type": "application/json"}, EVENT)
         try:
-            return await self._forward(request, index, watching=watching, halved=fault is not None)
+            return await self._forward(request, index, watching=watching, fault=fault)
         except (aiohttp.ClientError, ConnectionError):
             # As the server did to us.
             if request.transport is not None:
@@ -255,8 +270,10 @@ class FaultProxy:
             return web.Response(status=502)
 
     async def _forward(
-        self, request: web.BaseRequest, index: int, *, watching: bool, halved: bool
+        self, request: web.BaseRequest, index: int, *, watching: bool, fault: _Fault | None
     ) -> web.StreamResponse:
+        manner = fault.manner if fault is not None else None
+        halved = fault is not None and manner is None
         assert self._session is not None
         url = URL(f"https://{self._cluster.host}:{self._cluster.port}{request.raw_path}", encoded=True)
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _OF_THE_HOP}
@@ -272,8 +289,12 @@ class FaultProxy:
             self._told(index, answer.status)
             passed = {key: value for key, value in answer.headers.items() if key.lower() not in _OF_THE_HOP}
             if watching and answer.status == 200:
+                if manner is Manner.MISLABELLED:
+                    passed["Content-Type"] = "text/plain"
                 return await self._stream(request, answer, passed, halved=halved)
             content = await answer.read()
+            if manner is not None:
+                return await misbehave(manner, request, answer.status, passed, content)
             content = content[: len(content) // 2] if halved else content
             return web.Response(status=answer.status, body=content, headers=passed)
 

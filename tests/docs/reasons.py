@@ -108,7 +108,7 @@ NOTES = (
     )
     | UNDOING
     | set(READ_FAULTS) - {Reason.TOPOLOGY_UNREADABLE}
-    | {Reason.PODS_UNKNOWN, Reason.API_REFUSED, Reason.NPU_MISSING, Reason.NO_UVB_CPUS}
+    | {Reason.PODS_UNKNOWN, Reason.API_REFUSED, Reason.API_UNREACHABLE, Reason.NPU_MISSING, Reason.NO_UVB_CPUS}
     | STEPS
 ) - {
     Reason.INVALID_SPEC,  # the name of a journal's file: agent/control/journal_file.py raises it before the agent runs

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.faults import api_rows, call_rows, host_rows, npu_smi_rows
+from tests.faults import api_rows, call_rows, host_rows, kubelet_rows, npu_smi_rows
 from tests.faults.table import Row
 
-ALL: tuple[Row, ...] = (*host_rows.ROWS, *call_rows.ROWS, *call_rows.OTHERS, *npu_smi_rows.ROWS, *api_rows.ROWS)
+ALL: tuple[Row, ...] = (
+    *(*host_rows.ROWS, *call_rows.ROWS, *call_rows.OTHERS, *npu_smi_rows.ROWS),
+    *(*api_rows.ROWS, *kubelet_rows.ROWS),
+)

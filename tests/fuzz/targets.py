@@ -199,7 +199,7 @@ def _watched(document: Any) -> object:
     """An event of a watch, handed to the mirrors; then what the agent's loop reads of them."""
     pods = PodStore(lambda: None)
     plans = PlanResource("a3-0", pods_listed=lambda: True, changed=lambda: None)
-    subject = Subject("cpubind.dev", "v1alpha1", "cpubindingplans", "")
+    subject = Subject("cpubind.dev", "v1alpha1", "cpubindingplans", "CpuBindingPlan", "")
     for take in (pods.apply, plans.apply):
         watch = Watch(subject, Access("https://x", Path()), listed=lambda _: None, event=take)
         with contextlib.suppress(TypeError, AttributeError, KeyError, ValueError):  # such an event ends the operator
@@ -213,7 +213,7 @@ def _watched(document: Any) -> object:
 
 def _listed(document: Any) -> object:
     pods = PodStore(lambda: None)
-    subject = Subject("", "v1", "pods", "")
+    subject = Subject("", "v1", "pods", "Pod", "")
     watch = Watch(subject, Access("https://x", Path()), listed=pods.replace, event=pods.apply)
     watch._traffic._take_list(document)
     return pods.pods()

@@ -20,8 +20,8 @@ from tests.cluster.fault_proxy import FaultProxy
 T = TypeVar("T")
 
 NODE = "node-a"
-PODS = Subject("", "v1", "pods", f"spec.nodeName={NODE}")
-PLAN = Subject("cpubind.dev", "v1alpha1", "cpubindingplans", f"metadata.name={NODE}")
+PODS = Subject("", "v1", "pods", "Pod", f"spec.nodeName={NODE}")
+PLAN = Subject("cpubind.dev", "v1alpha1", "cpubindingplans", "CpuBindingPlan", f"metadata.name={NODE}")
 
 
 class Hurried(Backoffs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent import futures
@@ -60,8 +61,8 @@ def pod(namespace: str, name: str, *containers: bytes) -> bytes:
 class PodResourcesServer:
     """Answers List with what `answer` makes; a test puts another one there whenever it likes."""
 
-    def __init__(self, socket: Path, answer: bytes = b"", *, method: str = METHOD) -> None:
-        self.socket, self.method = socket, method
+    def __init__(self, path: Path, answer: bytes = b"", *, method: str = METHOD) -> None:
+        self.socket, self.method = path, method
         self.answer: Callable[[Any], bytes] = lambda _context: answer
         self.requests: list[bytes] = []
         self._release = threading.Event()
@@ -106,19 +107,20 @@ class PodResourcesServer:
         self._release.set()
         self._server.stop(0).wait(10)
         if not self.socket.exists():
-            _leave_socket(self.socket)
+            listen(self.socket).close()
 
     def _list(self, request: bytes, context: Any) -> bytes:
         self.requests.append(request)
         return self.answer(context)
 
 
-def _leave_socket(path: Path) -> None:
-    import socket
-
+def listen(path: Path, backlog: int = 16) -> socket.socket:
+    """A socket there that nobody serves as yet."""
+    listening = socket.socket(socket.AF_UNIX)
     folder = os.open(path.parent, os.O_PATH)
     try:
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(f"/proc/self/fd/{folder}/{path.name}")
+        listening.bind(f"/proc/self/fd/{folder}/{path.name}")
+        listening.listen(backlog)
     finally:
         os.close(folder)
+    return listening

@@ -109,8 +109,16 @@ def test_a_wait_that_is_no_number_of_seconds_is_none(proxy: FaultProxy, api: Api
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"<html>", b"\xff\xfe", b"null", b"[]", {}, {"metadata": None}, {"metadata": "x"}],
-    ids=["empty", "truncated", "html", "no text", "null", "list", "no object", "no metadata", "odd metadata"],
+    [
+        *(b"", b"{", b"<html>", b"\xff\xfe", b"null", b"[]", {}, {"metadata": None}, {"metadata": "x"}),
+        {"kind": "Status", "metadata": {}},
+        {"kind": "Secret", "metadata": {"name": NODE, "uid": "1"}},
+        {"kind": "Node", "metadata": {}},
+    ],
+    ids=[
+        *("empty", "truncated", "html", "no text", "null", "list", "no object", "no metadata", "odd metadata"),
+        *("Status", "another kind", "no uid"),
+    ],
 )
 @pytest.mark.parametrize("request_", ["node", "plan"])
 def test_an_answer_that_makes_no_sense_is_a_failure(
@@ -195,3 +203,24 @@ def test_failures_leave_no_descriptor_behind(proxy: FaultProxy, api: Api) -> Non
     for _ in range(12):
         fail_in_turn()
     eventually(lambda: descriptors() <= before, "all connections but one are closed")
+
+
+NO_LISTS: list[Body] = [
+    {"kind": "CpuBindingPlanList", "metadata": {}},
+    {"kind": "CpuBindingPlanList", "metadata": {}, "items": 4711},
+    {"kind": "CpuBindingPlanList", "metadata": {}, "items": [4711]},
+    {"kind": "SecretList", "metadata": {}, "items": []},
+]
+
+
+@pytest.mark.parametrize("body", NO_LISTS, ids=["no items", "a number", "numbers", "another kind"])
+def test_a_list_that_is_none_of_what_was_asked_for_is_a_failure(proxy: FaultProxy, api: Api, body: Body) -> None:
+    proxy.answer(200, body)
+    with pytest.raises(ApiError, match="ApiUnreachable: list of cpubindingplans: the answer makes no sense"):
+        api.plans()
+
+
+def test_a_review_without_an_answer_is_a_failure_and_no_refusal(proxy: FaultProxy, api: Api) -> None:
+    proxy.answer(201, {"kind": "SelfSubjectAccessReview", "metadata": {}, "status": None})
+    with pytest.raises(ApiError, match="the answer makes no sense"):
+        api.may("list", "", "pods")

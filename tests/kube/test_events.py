@@ -130,3 +130,19 @@ def test_a_thousand_pods_that_come_and_go_leave_a_bounded_memory() -> None:
         events.admit(happening(), Subject(f"uid-{n}", f"pod-{n}", "prod"), n * 10.0)
     assert len(events._posted) <= 1000
     assert len(events._buckets) <= 1000
+
+
+def test_one_whose_answer_was_lost_is_sent_again_by_the_same_name_and_count() -> None:
+    events = book()
+    first = events.admit(happening(), POD, 0.0)
+    events.failed(happening(), POD, again=True)
+    again = events.admit(happening(), POD, 1.0)
+    assert isinstance(first, Post)
+    assert isinstance(again, Post)
+    assert first.body["metadata"]["name"] == again.body["metadata"]["name"]
+    counted = events.admit(happening(), POD, 2.0)
+    events.failed(happening(), POD, again=True)
+    again_counted = events.admit(happening(), POD, 3.0)
+    assert isinstance(counted, Recount)
+    assert isinstance(again_counted, Recount)
+    assert (counted.name, counted.patch["count"]) == (again_counted.name, again_counted.patch["count"])

@@ -120,3 +120,32 @@ def test_the_last_write_is_tried_even_in_the_pause_after_a_failure(desk: Desk) -
     desk.publisher.start()
     desk.publisher.stop()
     assert desk.api.objects["node-a"]["status"] == {"mode": "Enforce"}
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_write_that_somebody_forestalled_is_told_only_where_it_fails_again(desk: Desk, status: int) -> None:
+    desk.api.always["apply"] = refused(status)
+    desk.want(mode="Enforce")
+    desk.turn()
+    assert desk.publisher.problem is None
+    desk.turn(100.0)
+    assert str(desk.publisher.problem) == f"ApiRefused: {status} no"
+
+
+def test_an_event_that_the_api_server_keeps_no_more_is_posted_anew_at_once(desk: Desk) -> None:
+    desk.publisher.tell([bound()])
+    desk.turn()
+    desk.api.always["recount"] = refused(404)
+    desk.publisher.tell([bound()])
+    desk.turn()
+    assert [call[0] for call in desk.api.calls] == ["event", "recount", "event"]
+
+
+def test_an_event_that_cannot_be_taken_is_lost_and_the_log_says_so_once(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.api.always["event"] = refused(422)
+    desk.publisher.tell([bound(0), bound(1), bound(2)])
+    desk.turn()
+    assert len(desk.api.of("event")) == 3
+    assert [record.getMessage() for record in caplog.records] == ["an event is lost: ApiRefused: 422 no"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.kube.telling import LASTING_SECONDS, MAX_TOLD, STEADY_SECONDS, Trouble
+from agent.kube.telling import LASTING_SECONDS, MAX_TOLD, STEADY_SECONDS, Lasting, Trouble
 from agent.model.reason import Problem, Reason
 from agent.model.remedies import REMEDIES
 
@@ -18,6 +18,8 @@ class Told:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now = 1000.0
         self.trouble = Trouble("pods", "pods: well again", lambda: self.now)
+        self.watched = Lasting(lambda: self.now)
+        self.lasting: Problem | None = None
         self._caplog = caplog
         caplog.set_level("INFO")
 
@@ -25,12 +27,12 @@ class Told:
         for _ in range(int(seconds)):
             self.now += 1.0
             self.trouble.look(problem)
+            self.lasting = self.watched.look(problem)
 
     @property
     def reason(self) -> str:
         """Of what lasts; empty where nothing does."""
-        lasting = self.trouble.lasting
-        return str(lasting.reason) if lasting else ""
+        return str(self.lasting.reason) if self.lasting else ""
 
     @property
     def lines(self) -> list[str]:
@@ -78,15 +80,15 @@ def test_one_cause_is_told_once_whatever_was_asked_for(told: Told) -> None:
 
 def test_a_moment_is_not_worth_a_write_and_what_lasts_is(told: Told) -> None:
     told.look(REFUSED, LASTING_SECONDS)
-    assert told.trouble.lasting is None
+    assert told.lasting is None
     told.look(REFUSED)
-    assert told.trouble.lasting == REFUSED
+    assert told.lasting == REFUSED
 
 
 def test_what_lasts_changes_with_its_reason_alone_and_is_over_when_it_is(told: Told) -> None:
     told.look(REFUSED, LASTING_SECONDS + 1)
     told.look(Problem(Reason.API_REFUSED, "watch of pods: 403 Forbidden"))
-    assert told.trouble.lasting == REFUSED
+    assert told.lasting == REFUSED
     told.look(AWAY)
     assert told.reason == "ApiUnreachable"
     told.look(None)

@@ -61,7 +61,7 @@ def test_a_watch_is_as_old_as_what_it_heard_last(fake_cluster: FakeApiServer, fo
 
 def test_a_watch_that_never_was_has_no_age() -> None:
     access = Access("http://127.0.0.1:1", Path("/nowhere"))
-    subject = traffic.Subject("", "v1", "pods", "spec.nodeName=a")
+    subject = traffic.Subject("", "v1", "pods", "Pod", "spec.nodeName=a")
     never = watch.Watch(subject, access, listed=lambda _: None, event=lambda _kind, _object: None)
     assert never.age() is None
 

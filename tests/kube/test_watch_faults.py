@@ -123,6 +123,7 @@ BROKEN_LISTS: list[Body] = [
     b"null",
     {},
     {"kind": "Pod", "metadata": {"resourceVersion": "1"}, "items": []},
+    {"kind": "SecretList", "metadata": {"resourceVersion": "1"}, "items": []},
     {"kind": "PodList", "metadata": {"resourceVersion": "1"}},
     {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": 1}]},
 ]
@@ -139,6 +140,18 @@ def test_a_list_that_makes_no_sense_says_nothing_about_pods(
     assert pods.lists == 0
     pods.until_open()
     assert (pods.names, len(pods.requests("list"))) == ({"llm"}, len(BROKEN_LISTS) + 1)
+
+
+def test_an_event_about_another_kind_is_taken_for_none(
+    fake_cluster: FakeApiServer, proxy: FaultProxy, follow: Follow
+) -> None:
+    """Its name may be that of the plan, whose spec it would be."""
+    fake_cluster.plans.named(NODE)
+    plan = follow(PLAN)
+    plan.until_open()
+    proxy.inject({"type": "MODIFIED", "object": {"kind": "Secret", "metadata": {"name": NODE, "uid": "1"}}})
+    plan.until_open(lists=2)
+    assert plan.told == []
 
 
 def test_a_list_that_breaks_off_is_not_asked_for_in_a_hot_loop(proxy: FaultProxy, follow: Follow) -> None:

@@ -1,0 +1,120 @@
+"""What an answer of the API server may take, whatever sends it: so many bytes, and so long.
+
+The timeouts of aiohttp and urllib3 are not enough. Those of urllib3 count anew with each byte that comes, so that one
+byte in ten seconds is an answer for ever; and neither of them minds how much comes.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import urllib3
+
+MAX_ANSWER = 32 << 20
+"""Bytes. The pods of a full node are some megabytes; 110 of them with as much in annotations as Kubernetes allows are
+28 MiB."""
+MAX_LINE = 16 << 20
+"""Bytes of one event of a watch. etcd takes objects of 1.5 MiB."""
+
+
+class TooLargeError(OSError):
+    """An answer that goes on and on."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"more than {limit >> 20} MiB came")
+
+
+class BoundedContent:
+    """The content of aiohttp's answers, as far as it is read here and by kopf."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+        self.lines = 0
+        """How many were read to their end."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def read(self) -> bytes:
+        """All of it."""
+        parts, size = [], 0
+        async for part in self._content.iter_any():
+            size += len(part)
+            if size > MAX_ANSWER:
+                raise _too_large(MAX_ANSWER)
+            parts.append(part)
+        return b"".join(parts)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """As it comes; of lines, none of which may be too long."""
+        line = 0
+        async for part in self._content.iter_chunked(size):
+            end, begin = part.find(b"\n"), part.rfind(b"\n")
+            line += len(part) if end < 0 else end
+            if line > MAX_LINE:
+                raise _too_large(MAX_LINE)
+            if begin >= 0:
+                line = len(part) - begin - 1
+                self.lines += part.count(b"\n")
+            yield part
+
+
+def _too_large(limit: int) -> aiohttp.ClientPayloadError:
+    error = aiohttp.ClientPayloadError()
+    error.__cause__ = TooLargeError(limit)
+    return error
+
+
+class Limits:
+    """What is left of the time and the bytes that one answer may take; for one request at a time."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._bytes = 0
+
+    def begin(self, seconds: float) -> None:
+        """Of the next request."""
+        self._until, self._bytes = time.monotonic() + seconds, MAX_ANSWER
+
+    def seconds(self) -> float:
+        """TimeoutError where none are left."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        return left
+
+    def take(self, count: int) -> None:
+        """TooLargeError where so many bytes are not left."""
+        self._bytes -= count
+        if self._bytes < 0:
+            raise TooLargeError(MAX_ANSWER)
+
+
+class BoundedPool(urllib3.PoolManager):
+    """Connections whose answers keep to `limits`. No redirect is followed, since the token is for this server; nothing
+    is unpacked, since nothing packed was asked for, and a bomb is small until then."""
+
+    def __init__(self, trust: ssl.SSLContext, limits: Limits) -> None:
+        trust.sslsocket_class = _bounded_sockets(limits)
+        super().__init__(ssl_context=trust, cert_reqs="CERT_REQUIRED", retries=urllib3.Retry(0))
+
+    def urlopen(self, method: str, url: str, redirect: bool = True, **how: Any) -> urllib3.BaseHTTPResponse:  # type: ignore[override]
+        del redirect
+        return super().urlopen(method, url, redirect=False, **{**how, "decode_content": False})
+
+
+def _bounded_sockets(limits: Limits) -> type[ssl.SSLSocket]:
+    class Bounded(ssl.SSLSocket):
+        """Everything that is read of an answer is read by this one call: its head, too."""
+
+        def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+            self.settimeout(limits.seconds())
+            count = super().recv_into(buffer, nbytes, flags)
+            limits.take(count)
+            return count
+
+    return Bounded
