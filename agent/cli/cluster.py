@@ -51,7 +51,7 @@ def cluster_view(settings: Settings) -> View | None:
     try:
         api = Api(Access.in_cluster(settings.service_account_dir))
         manifests = api.pods(settings.node_name)
-        plans = api.plans(settings.node_name)
+        plans = list(api.plans(settings.node_name))
     except (ApiError, Refused) as error:
         return View((), selection.choose, None, resources, (error.problem, *problems))
     store.replace(manifests)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent.cli.reported import said
@@ -15,13 +15,28 @@ from agent.telemetry.text import entries, mapping, number, word
 Object = Mapping[str, Any]
 
 _HEAD = ("NODE", "DEVICE", "STRATEGY", "MODE", "NPUS", "WORKERS", "BOUND", "FAILED", "READY", "REASON")
+_TOLD = ("deviceType", "strategy", "mode", "summary", "conditions")
 _ROLES = {"main": "main", "irq": "interrupts", "acl": "acl", "release": "release"}
 AGENTS = "kubectl get pods -A -o wide -l app.kubernetes.io/name=cpubind"
+_MOST_NAMES = 20
 GUIDE = "docs/conditions.md says what to do about each reason"
 
 
 def name_of(plan: Object) -> str:
     return word(mapping(plan.get("metadata")).get("name"), 80)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Names for one line of an error; not thousands of them."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def brief(plan: Object) -> Object:
+    """What `fleet_lines` tell of a plan is told of this as well, which is a hundredth of it: it has no NPUs."""
+    status = mapping(plan.get("status"))
+    kept = {field: status[field] for field in _TOLD if field in status}
+    return {"metadata": {"name": name_of(plan)}, "status": kept}
 
 
 def condition(plan: Object, kind: str) -> Object:
@@ -75,7 +90,7 @@ def _told(entry: Object) -> str:
     return ": ".join(part for part in (word(entry.get("reason"), 64), word(entry.get("message"), 300)) if part)
 
 
-def pod_lines(plans: Sequence[Object], namespace: str, pod: str) -> list[str]:
+def pod_lines(plans: Iterable[Object], namespace: str, pod: str) -> list[str]:
     """Each worker of a pod in sentences: its CPUs, what came of each step, and its node; empty where none has one."""
     lines: list[str] = []
     for plan in plans:
@@ -131,8 +146,15 @@ def _node(plan: Object, status: Object) -> Iterator[str]:
     yield from (sentence(f"Open on node {line}") for line in _open(plan))
 
 
+def node_of(manifest: Object | None) -> str:
+    """The node of a pod, "" where it has none."""
+    node = mapping(mapping(manifest).get("spec")).get("nodeName")
+    return node if isinstance(node, str) else ""
+
+
 def stranger_lines(plans: Sequence[Object], manifest: Object | None, namespace: str, name: str) -> list[str]:
-    """Why a pod is in no plan. `manifest` is the pod as the API server has it; None where it can't be read."""
+    """Why a pod is in no plan. `plans` are those of its node. `manifest` is the pod as the API server has it; None
+    where it can't be read."""
     if manifest is None:
         return [f"No plan has a worker of pod {namespace}/{name}, and there is no such pod that you may read."]
     pod, node = pod_from_manifest(manifest), word(mapping(manifest.get("spec")).get("nodeName"), 80)

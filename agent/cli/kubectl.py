@@ -11,7 +11,17 @@ import click
 
 from agent import __version__
 from agent.cli.commands import Group
-from agent.cli.fleet import AGENTS, fleet_lines, name_of, pod_lines, ready, stranger_lines
+from agent.cli.fleet import (
+    AGENTS,
+    brief,
+    fleet_lines,
+    name_of,
+    node_of,
+    pod_lines,
+    ready,
+    some_of,
+    stranger_lines,
+)
 from agent.cli.options import paths
 from agent.control.statefile import as_yaml
 from agent.model.reason import Reason, Refused, printable
@@ -59,7 +69,7 @@ def status(access: tuple[str | None, str | None], output: str) -> int:
     kubectl cpubind status -o json | jq '.items[].status.summary'
     """
     with _api(access) as api:
-        plans = api.plans()
+        plans = list(api.plans() if output != "table" else map(brief, api.plans()))
     if output != "table":
         _print({"apiVersion": "v1", "kind": "List", "items": plans}, output)
     elif not plans:
@@ -82,9 +92,9 @@ def plan(access: tuple[str | None, str | None], node: str, output: str) -> int:
     kubectl cpubind plan NODE -o yaml
     """
     with _api(access) as api:
-        found = api.plans(node)
+        found = list(api.plans(node))
         if not found:
-            known = ", ".join(sorted(map(name_of, api.plans()))) or "none has"
+            known = some_of(sorted(map(name_of, api.plans()))) or "none has"
             raise Refused(
                 Reason.NODE_NOT_FOUND, f"node {printable(node, 80)} has no plan; nodes that have one: {known}"
             )
@@ -116,8 +126,7 @@ def explain(access: tuple[str | None, str | None], pod: str, namespace: str | No
     first, slash, rest = pod.partition("/")
     with _api(access) as api:
         where, name = (first, rest) if slash else (namespace or api.namespace, pod)
-        plans = api.plans()
-        lines = pod_lines(plans, where, name)
+        lines = pod_lines(api.plans(), where, name)
         if not lines:
             manifest: dict[str, Any] | None = None
             try:
@@ -125,6 +134,8 @@ def explain(access: tuple[str | None, str | None], pod: str, namespace: str | No
             except ApiError as error:
                 if error.status not in (403, 404):
                     raise
+            node = node_of(manifest)
+            plans = list(api.plans(node)) if node else []
             for line in stranger_lines(plans, manifest, printable(where, 80), printable(name, 80)):
                 click.echo(line, err=True)
             if manifest is not None:

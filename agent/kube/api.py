@@ -27,6 +27,10 @@ FIELD_MANAGER = "cpubind-agent"
 TIMEOUT = (5.0, 15.0)
 """Seconds to connect, and for an answer, from its first byte to its last. Without it a half-open connection hangs for
 ever."""
+PAGE = 100
+"""Plans in one answer. One of 64 NPUs with as many workers each as a plan lists is 270 KB, one of 16 NPUs with eight 36
+KB: a hundred of either fit into an answer (bounds.py), and those of Kubernetes' 5,000 nodes into 50."""
+MAX_PAGES = 1000
 
 Object = dict[str, Any]
 
@@ -105,16 +109,25 @@ class Api:
             ),
         )
 
-    def plans(self, name: str = "") -> list[Object]:
-        """The plan of one node, or of all. `ApiError` with PlanResourceMissing without the CRD."""
+    def plans(self, name: str = "") -> Iterator[Object]:
+        """The plan of one node, or of all, page by page: those of a large cluster fit into no one's memory at once.
+        `ApiError` with PlanResourceMissing without the CRD."""
         selector = {"field_selector": f"metadata.name={name}"} if name else {}
-        with _missing_resource_told():
-            found = self._of_plans(
-                f"{KIND}List",
-                "list",
-                lambda api, **how: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **selector, **how),
-            )
-        return list(found["items"] or [])
+        after: dict[str, str] = {}
+        for _ in range(MAX_PAGES):
+            page = self._page(PAGE, **selector, **after)
+            yield from page["items"] or []
+            token = page["metadata"].get("continue")
+            if not token:
+                return
+            after = {"_continue": str(token)}
+        raise ApiError(Problem(Reason.API_UNREACHABLE, f"list of {PLURAL}: there is no end to it"))
+
+    def count_plans(self) -> int:
+        """How many there are: the API server counts those that it does not send. Errors as with `plans`."""
+        page = self._page(1)
+        rest = page["metadata"].get("remainingItemCount")
+        return len(page["items"] or []) + (rest if isinstance(rest, int) else 0)
 
     def pods(self, node: str) -> list[Object]:
         """The pods of a node, from the watch cache."""
@@ -144,6 +157,14 @@ class Api:
             if self._client is not None:
                 self._client.rest_client.pool_manager.clear()
             self._client = None
+
+    def _page(self, limit: int, **how: str) -> Object:
+        with _missing_resource_told():
+            return self._of_plans(
+                f"{KIND}List",
+                "list",
+                lambda api, **rest: api.list_cluster_custom_object(GROUP, VERSION, PLURAL, limit=limit, **how, **rest),
+            )
 
     def _of_plans(self, kind: str, verb: str, call: Callable[..., Any]) -> Object:
         """A call of the CustomObjectsApi."""

@@ -21,6 +21,8 @@ import yaml
 
 from agent.cli import kubectl_main
 from agent.cli.kubectl import kubectl_cli
+from agent.kube import api
+from agent.kube.bounds import MAX_ANSWER
 from tests.chart.crd import complaints
 from tests.cli.conftest import Result
 
@@ -69,13 +71,13 @@ class Server:
             return self.refuses, {"kind": "Status", "metadata": {}, "message": "no such right"}
         where = urlsplit(path)
         if where.path == PLANS:
-            wanted = parse_qs(where.query).get("fieldSelector", [""])[0].removeprefix("metadata.name=")
-            kind = "CpuBindingPlanList"
-            return 200, {
-                "kind": kind,
-                "metadata": {},
-                "items": [p for p in self.plans if wanted in ("", p["metadata"]["name"])],
-            }
+            query = {key: values[0] for key, values in parse_qs(where.query).items()}
+            wanted = query.get("fieldSelector", "").removeprefix("metadata.name=")
+            found = [p for p in self.plans if wanted in ("", p["metadata"]["name"])]
+            begin = int(query.get("continue", 0))
+            end = begin + int(query.get("limit") or len(found))
+            left = {"continue": str(end), "remainingItemCount": len(found) - end} if end < len(found) else {}
+            return 200, {"kind": "CpuBindingPlanList", "metadata": left, "items": found[begin:end]}
         pod = self.pods.get(where.path.removeprefix("/api/v1/namespaces/"))
         return (
             (200, {"kind": "Pod", **pod}) if pod else (404, {"kind": "Status", "metadata": {}, "message": "not found"})
@@ -169,6 +171,25 @@ def test_status_is_0_where_every_node_is_ready_or_there_is_none(plugin: Plugin, 
     assert (fine.status, "conditions.md" in fine.out) == (0, False)
     server.plans = []
     assert plugin("status").out.startswith("no node has a plan: ")
+
+
+def test_the_plans_of_5000_nodes_are_listed_in_pages_and_hold_up_nobody(plugin: Plugin, server: Server) -> None:
+    (one,) = recorded("a3-0")
+    workers = next(npu["workers"] for npu in one["status"]["npus"] if npu.get("workers"))
+    for npu in one["status"]["npus"]:
+        npu["workers"] = 2 * workers[:1]
+    server.plans = [{**one, "metadata": {**one["metadata"], "name": f"a3-{k:04}"}} for k in range(5000)]
+    assert len(json.dumps(server.plans)) > MAX_ANSWER, "they do not fit into one answer"
+    result = plugin("status")
+    assert (result.status, result.err) == (0, "")
+    rows = [line for line in result.out.splitlines() if line.startswith("a3-")]
+    assert [row.split()[0] for row in rows] == [f"a3-{k:04}" for k in range(5000)]
+    assert result.out.splitlines()[-1].startswith("5000 nodes, 5000 ready;")
+    assert len(server.asked) == 5000 / api.PAGE
+    server.plans = server.plans[:30]
+    refused = plugin("plan", "nope").err
+    assert "a3-0000, a3-0001" in refused
+    assert refused.strip().endswith("a3-0019 and 10 more")
 
 
 def test_a_node_whose_agent_stopped_or_never_wrote_and_one_that_goes_without_are_told(

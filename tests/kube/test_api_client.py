@@ -217,7 +217,44 @@ NO_LISTS: list[Body] = [
 def test_a_list_that_is_none_of_what_was_asked_for_is_a_failure(proxy: FaultProxy, api: Api, body: Body) -> None:
     proxy.answer(200, body)
     with pytest.raises(ApiError, match="ApiUnreachable: list of cpubindingplans: the answer makes no sense"):
-        api.plans()
+        list(api.plans())
+
+
+def test_many_plans_are_listed_page_by_page_and_counted_without_being_sent(
+    monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, proxy: FaultProxy, api: Api
+) -> None:
+    monkeypatch.setattr(api_module, "PAGE", 2)
+    names = [f"node-{k}" for k in range(5)]
+    assert (list(api.plans()), api.count_plans()) == ([], 0)
+    for name in names:
+        api.create_plan({**PLAN, "metadata": {"name": name}})
+    before = len(proxy.seen)
+    assert [plan["metadata"]["name"] for plan in api.plans()] == names
+    assert len(proxy.seen) - before == 3
+    assert api.count_plans() == 5
+    assert [plan["metadata"]["name"] for plan in api.plans("node-3")] == ["node-3"]
+
+
+def test_a_list_that_always_goes_on_is_given_up(monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, api: Api) -> None:
+    monkeypatch.setattr(api_module, "MAX_PAGES", 3)
+    body = {"kind": "CpuBindingPlanList", "metadata": {"continue": "x"}, "items": []}
+    proxy.answer(200, body, times=10)
+    with pytest.raises(ApiError, match="ApiUnreachable: list of cpubindingplans: there is no end to it"):
+        list(api.plans())
+    assert len(proxy.seen) == 3
+
+
+def test_a_list_that_breaks_off_between_two_pages_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, api: Api
+) -> None:
+    monkeypatch.setattr(api_module, "PAGE", 1)
+    for name in ("a", "b"):
+        api.create_plan({**PLAN, "metadata": {"name": name}})
+    plans = api.plans()
+    assert next(plans)["metadata"]["name"] == "a"
+    proxy.answer(410)
+    with pytest.raises(ApiError, match="410"):
+        next(plans)
 
 
 def test_a_review_without_an_answer_is_a_failure_and_no_refusal(proxy: FaultProxy, api: Api) -> None:
