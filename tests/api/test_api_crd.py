@@ -33,7 +33,9 @@ def test_an_agent_newer_than_the_crd_goes_on_with_the_fields_that_are_known(
     outdated.start()
     outdated.until(lambda: outdated.condition("Degraded").get("reason") == "SchemaOutdated", "it says so")
     message = outdated.condition("Degraded")["message"]
-    assert message == "status fields left out: bases, npus.workersOmitted, uvb"
+    left_out, what_to_do = message.split("; ")
+    assert left_out == "status fields left out: bases, npus.workersOmitted, uvb"
+    assert what_to_do == "kubectl apply -f crds/cpubindingplans.yaml"
     outdated.until(lambda: outdated.status["summary"]["bound"] == 17, "everything else is as ever")
     assert len(outdated.npu(0)["workers"]) == 16
     assert not {"bases", "uvb"} & outdated.status.keys()

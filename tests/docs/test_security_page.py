@@ -111,7 +111,7 @@ def test_what_opens_files_to_write_them_is_what_the_page_lists() -> None:
     for file in (ROOT / "agent").rglob("*.py"):
         if not {"demo", "cli"} & set(file.parts) and writing.search(file.read_text()):
             found.add(file.relative_to(ROOT).as_posix())
-    assert found == {f"agent/node/{name}.py" for name in ("irq", "storage", "capture", "snapshot")}
+    assert found == {f"agent/node/{name}.py" for name in ("irq", "storage", "capture", "archive")}
     callers = {
         file.relative_to(ROOT).as_posix()
         for file in (ROOT / "agent").rglob("*.py")

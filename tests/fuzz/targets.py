@@ -51,6 +51,7 @@ from agent.node.proc_table import ProcTable
 from agent.node.procfs import ProcFs, boot_id, parse_stat
 from agent.node.recorded import ProcStatusHost
 from agent.node.snapshot import open_snapshot
+from agent.node.strangers import _maker
 from agent.node.switches import Counted, SwitchCounter
 from agent.node.sysfs import read_topology
 from agent.node.taskdir import TaskDir
@@ -294,7 +295,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     # cgroups
     "cgroup": Target(
-        through("proc/7/cgroup", _identity, beside={"sys/fs/cgroup/kubepods.slice/cpuset.cpus.effective": "0-3"}),
+        through("proc/7/cgroup", _identity, beside={"sys/fs/cgroup/kubepods.slice/cpuset.cpus.effective": "0-3\n"}),
         seeds.of("cgroup"),
         seeds.CGROUP,
         floods=seeds.CGROUP_FLOODS,
@@ -327,6 +328,9 @@ TARGETS: Mapping[str, Target] = {
     "stat-of-all": Target(through("proc/7/stat", lambda root: ProcTable(root).read()), seeds.STATS, seeds.PROC),
     "stat-of-threads": Target(through("proc/7/stat", _tasks), seeds.STATS, seeds.PROC),
     "status": Target(through("proc/7/status", lambda root: ProcFs(root).status(7)), seeds.STATUSES, seeds.PROC),
+    "status-maker": Target(
+        through("proc/7/status", lambda root: _maker(f"{root}/proc", 7)), seeds.STATUSES, seeds.PROC
+    ),
     "status-memory": Target(
         through("proc/7/status", lambda root: memory.read_account(root, 7)), seeds.STATUSES, seeds.PROC
     ),

@@ -22,7 +22,7 @@ ELSEWHERE: Final = {
     "agent.node.taskstats:TaskStats._tells": "tests/host: the running kernel's taskstats",
     "agent.node.statx:_by_statx": "tests/host: what statx(2) fills in",
     "agent.node.listing:Listing._read_end": "tests/node/threads: getdents64(2); what it reads is given to parse",
-    "agent.node.prerequisites:capabilities": "tests/cli: this process's own status",
+    "agent.node.capabilities:capabilities": "tests/cli: this process's own status",
     # Bytes that pass through, and are looked at by a parser that is in the table.
     "agent.node.host_copy:_HostCopy._cgroup": "a copy",
     "agent.node.host_copy:_HostCopy._file": "a copy",
@@ -37,6 +37,7 @@ ELSEWHERE: Final = {
     "agent.node.cgroups:_lists": "a number is looked for in a list of numbers",
     # HTTP, whose parsers are those of aiohttp, urllib3 and kopf.
     "agent.kube.api:Api._request.<locals>.make": "tests/api, tests/kube/test_api_client.py: faults of an API server",
+    "agent.kube.bounds:_bounded_sockets.<locals>.Bounded.recv_into": "tests/kube/test_bounds.py: they pass through",
     "agent.kube.traffic:Traffic._look_at": "tests/kube/test_watch_faults.py",
     "agent.kube.traffic:Traffic._look_at_refusal": "tests/kube/test_watch_faults.py",
     "agent.kube.publisher:Publisher._apply": "a message of 256 bytes is searched: tests/kube/test_publisher_faults.py",

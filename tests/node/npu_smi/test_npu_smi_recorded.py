@@ -51,7 +51,7 @@ def test_an_exit_status_beside_a_recording_counts(folder: Path, suffix: str) -> 
     (folder / "npu-smi" / f"info{suffix}").write_text("3\n")
     refused = _refusal(RecordedNpuSmi(folder), "info")
     assert refused.reason is Reason.NPU_SMI_FAILED
-    assert refused.message == "exit status 3: something went wrong"
+    assert refused.message == "npu-smi info: exit status 3: something went wrong"
 
 
 def test_an_exit_status_of_zero_changes_nothing(folder: Path) -> None:
