@@ -35,6 +35,8 @@ class BoundedContent:
         self._content = content
         self.lines = 0
         """How many were read to their end."""
+        self.ended_at: float | None = None
+        """When nobody read on, as it had come to its end or broke off, or was not wanted any more; monotonic."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -52,15 +54,18 @@ class BoundedContent:
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """As it comes; of lines, none of which may be too long."""
         line = 0
-        async for part in self._content.iter_chunked(size):
-            end, begin = part.find(b"\n"), part.rfind(b"\n")
-            line += len(part) if end < 0 else end
-            if line > MAX_LINE:
-                raise _too_large(MAX_LINE)
-            if begin >= 0:
-                line = len(part) - begin - 1
-                self.lines += part.count(b"\n")
-            yield part
+        try:
+            async for part in self._content.iter_chunked(size):
+                end, begin = part.find(b"\n"), part.rfind(b"\n")
+                line += len(part) if end < 0 else end
+                if line > MAX_LINE:
+                    raise _too_large(MAX_LINE)
+                if begin >= 0:
+                    line = len(part) - begin - 1
+                    self.lines += part.count(b"\n")
+                yield part
+        finally:
+            self.ended_at = time.monotonic()
 
 
 def _too_large(limit: int) -> aiohttp.ClientPayloadError:

@@ -22,6 +22,7 @@ from agent.kube.api import Api, ApiError
 from agent.kube.events import EventBook, Post, Recount, Subject
 from agent.kube.plan import PlanResource
 from agent.kube.retry import MAX_PAUSE, Backoffs
+from agent.kube.telling import cause
 from agent.model.reason import Problem, Reason, printable
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Publisher:
         self._waiting: deque[Happening] = deque(maxlen=MAX_WAITING)
         # What keeps plans from being written does not keep events from being posted, and the other way round.
         self._plans, self._events = _Line(self._backoffs), _Line(self._backoffs)
-        self._lost: set[Problem] = set()
+        self._lost: set[tuple[Reason, str]] = set()
         self._next_write = 0.0
         self._answer: tuple[object, object] = (None, None)
         self._unknown: frozenset[Path] = frozenset()
@@ -256,14 +257,10 @@ class Publisher:
             self._book.failed(happening, subject, again=waits)
             if waits:
                 raise
-            if error.status in (
-                403,
-                404,
-                409,
-            ):  # a limit of somebody's, a namespace that is ending: it is not worth more
+            if error.status in (403, 404, 409):  # a limit, a namespace that is ending: it is not worth more
                 log.debug("event %s on %s: %s", happening.reason, subject.name, error.problem)
-            elif error.problem not in self._lost and len(self._lost) < MAX_LOST:
-                self._lost.add(error.problem)
+            elif cause(error.problem) not in self._lost and len(self._lost) < MAX_LOST:
+                self._lost.add(cause(error.problem))
                 log.warning("an event is lost: %s", error.problem)
 
     def _subject(self, happening: Happening) -> Subject | None:

@@ -19,6 +19,11 @@ MAX_TOLD = 4
 """How many things are told of one trouble that changes."""
 
 
+def cause(problem: Problem) -> tuple[Reason, str]:
+    """What is wrong, whatever was asked for: texts begin with that, ``list of pods: …``."""
+    return problem.reason, problem.message.partition(": ")[2] or problem.message
+
+
 class Lasting:
     """What has been wrong for long, and is; it changes with its reason alone."""
 
@@ -61,9 +66,8 @@ class Trouble:
                     self._told.clear()
             return
         self._well_since = None
-        cause = problem.reason, problem.message.partition(": ")[2]  # whatever was asked for
-        if cause not in self._told and len(self._told) < MAX_TOLD:
-            self._told.add(cause)
+        if cause(problem) not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(cause(problem))
             remedy = REMEDIES.get(problem.reason)
             todo = f"; {remedy}" if remedy else ""
             log.warning("%s: %s; what is bound stays and is kept%s", self._about, problem, todo)

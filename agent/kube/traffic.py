@@ -103,6 +103,7 @@ class Traffic:
         self._watched_at: float | None = None
         self._ends_at = 0.0  # when the API server is to end the watch
         self._content: BoundedContent | None = None
+        self._lasted = 0.0
         self._brief = self._mute = 0
         self.broken = False
         """Whether the last watch ended by what came in it."""
@@ -211,10 +212,14 @@ class Traffic:
         if not self.broken:
             self.problem = None
         elif verb == "watch":
-            asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, self._watched_at)
+            asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, self._content, self._watched_at)
 
     def lost(self, why: str) -> None:
-        """The watch ended by what came in it: that the next one opens does not mean that all is well."""
+        """The watch ended by what came in it: that the next one opens does not mean that all is well. What was wrong
+        first is what is told, until all is well: the rest follows from it."""
+        if self.broken:
+            self.problem = self._problem
+            return
         self.broken = True
         self.problem = Problem(Reason.API_UNREACHABLE, f"watch of {self._subject.plural}: {why}")
 
@@ -223,12 +228,15 @@ class Traffic:
         self.heard_at = time.monotonic()
         self.broken, self.problem = False, None
 
-    def _holds(self, watched_at: float | None) -> None:
-        """All is well where the watch that was opened then has lasted; after mute ones, where it has said something."""
-        if watched_at is None or self._watched_at != watched_at or (self.failed_at or 0.0) > watched_at:
+    def _holds(self, content: BoundedContent | None, watched_at: float | None) -> None:
+        """All is well where this watch, opened then, still goes on and has said something: one whose lines all break
+        off goes on until the first of them, which is a minute where nothing happens."""
+        if content is None or content is not self._content or watched_at is None or _is_over(content):
             return
-        if self._mute > MAX_MUTE and not (self._content and self._content.lines):
-            asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, watched_at)
+        if (self.failed_at or 0.0) > watched_at:
+            return
+        if not content.lines:
+            asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, content, watched_at)
             return
         self.broken, self.problem = False, None
 
@@ -277,15 +285,19 @@ class Traffic:
         """How long to pause after a watch that was brief."""
         if self._watched_at is None:
             return 0.0
-        lasted = time.monotonic() - self._watched_at
-        brief = lasted < BRIEF_SECONDS
         if self._content is not None:
-            self._brief = self._brief + 1 if brief else 0
-            self._mute = self._mute + 1 if lasted >= MUTE_SECONDS and not self._content.lines else 0
+            ended_at = self._content.ended_at or time.monotonic()
+            self._lasted = ended_at - self._watched_at
+            self._brief = self._brief + 1 if self._lasted < BRIEF_SECONDS else 0
+            self._mute = self._mute + 1 if self._lasted >= MUTE_SECONDS and not self._content.lines else 0
             self._content = None
             if self._brief > MAX_BRIEF or self._mute > MAX_MUTE:
                 self.lost("it breaks off time and again")
-        if not brief:
+        if self._lasted >= BRIEF_SECONDS:
             self._pauses = iter(self._backoffs)
             return 0.0
         return next(self._pauses)
+
+
+def _is_over(content: BoundedContent) -> bool:
+    return content.ended_at is not None or bool(content.at_eof())

@@ -149,3 +149,18 @@ def test_an_event_that_cannot_be_taken_is_lost_and_the_log_says_so_once(
     desk.turn()
     assert len(desk.api.of("event")) == 3
     assert [record.getMessage() for record in caplog.records] == ["an event is lost: ApiRefused: 422 no"]
+
+
+def test_events_that_are_lost_for_one_cause_are_one_line_whatever_was_to_be_done_with_them(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.publisher.tell([bound(0)])
+    desk.turn()
+    for call, verb in (("event", "create"), ("recount", "patch")):
+        desk.api.always[call] = ApiError(Problem(Reason.API_REFUSED, f"{verb} of events: 422 no"), 422)
+    desk.publisher.tell([bound(0), bound(1)])
+    desk.turn()
+    assert {call[0] for call in desk.api.calls} == {"event", "recount"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "an event is lost: ApiRefused: patch of events: 422 no"
+    ]

@@ -13,6 +13,7 @@ import pytest
 
 from agent.kube import traffic, watch
 from agent.kube.retry import MAX_PAUSE, Backoffs
+from tests.cluster.fake.status import expired
 from tests.cluster.fake_apiserver import FakeApiServer
 from tests.cluster.fault_proxy import Body, FaultProxy
 from tests.kube.follower import NODE, PLAN, PODS, Follower, Hurried
@@ -152,6 +153,56 @@ def test_an_event_about_another_kind_is_taken_for_none(
     proxy.inject({"type": "MODIFIED", "object": {"kind": "Secret", "metadata": {"name": NODE, "uid": "1"}}})
     plan.until_open(lists=2)
     assert plan.told == []
+
+
+def test_watches_that_end_at_once_are_not_taken_for_well_and_what_was_wrong_first_is_told(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, follow: Follow
+) -> None:
+    """A pause follows on each of them, which is longer than a watch has to last."""
+    monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.2)
+    proxy.answer(200, b"\x00{\n", path=ALL_PODS, watch=True)
+    proxy.answer(200, b"", path=ALL_PODS, watch=True, times=math.inf)
+    pods = follow(backoffs=Backoffs(0.6, 0.6))
+    pods.until_problem(watch.NONSENSE)
+    said = set()
+    end = time.monotonic() + 4.0
+    while time.monotonic() < end:
+        said.add(pods.problem())
+        time.sleep(0.02)
+    assert len(pods.requests("watch")) > traffic.MAX_BRIEF + 1
+    assert said == {f"ApiUnreachable: watch of pods: {watch.NONSENSE}"}
+    proxy.heal()
+    pods.until_open()
+
+
+def test_a_watch_whose_every_line_breaks_off_is_not_well_until_the_next_line(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, follow: Follow
+) -> None:
+    """Where nothing happens, the next one is a bookmark."""
+    monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.1)
+    proxy.truncate(path=ALL_PODS, watch=True, times=math.inf)
+    pods = follow()
+    pods.until_problem(watch.NONSENSE)
+    said = set()
+    end = time.monotonic() + 3.0
+    while time.monotonic() < end:
+        said.add(pods.problem())
+        time.sleep(0.02)
+    assert said == {f"ApiUnreachable: watch of pods: {watch.NONSENSE}"}
+    proxy.heal()
+    pods.until_open()
+
+
+def test_a_watch_lasts_until_it_ends_and_not_until_the_next_request(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, follow: Follow
+) -> None:
+    """Which follows after a pause that is longer than a watch has to last: else none was ever too brief."""
+    monkeypatch.setattr(traffic, "BRIEF_SECONDS", traffic.REST_SECONDS / 2)
+    proxy.answer(200, {"type": "ERROR", "object": expired(1, 2)}, path=ALL_PODS, watch=True, times=math.inf)
+    pods = follow()
+    pods.until_problem("it breaks off time and again")
+    proxy.heal()
+    pods.until_open()
 
 
 def test_a_list_that_breaks_off_is_not_asked_for_in_a_hot_loop(proxy: FaultProxy, follow: Follow) -> None:
