@@ -209,7 +209,7 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
         heap.turned()
         health.turned()
         serving.turned()
-        _judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
+        judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
         page.passed(agents[0].agent.plan_object(), agents[0].agent.moved())
 
     def problems() -> list[Problem]:
@@ -291,7 +291,7 @@ def _await_lock(
             return False
 
 
-def _judge(document: dict[str, Any], ready: Callable[[str], None], not_ready: Callable[[str], None]) -> None:
+def judge(document: dict[str, Any], ready: Callable[[str], None], not_ready: Callable[[str], None]) -> None:
     """Ready is: topology read, and a plan computed or found not applicable. Whether it could be made is in the plan."""
     conditions = {entry["type"]: entry for entry in document.get("status", {}).get("conditions", [])}
     read = conditions.get("TopologyDiscovered")

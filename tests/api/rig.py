@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.cli.run import judge
 from agent.cli.serving import Serving
 from agent.demo.fake_kubelet import OPT_IN, VirtualPod, config_hash
 from agent.demo.virtual import VirtualNode
@@ -16,9 +17,11 @@ from agent.demo.workload import Worker
 from agent.kube.access import Access
 from agent.kube.retry import Backoffs
 from agent.kube.service import ClusterAgent, Ties
+from agent.model.address import parse_address
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.pods import CONFIG_HASH
 from agent.settings import load_settings
+from agent.telemetry.health import Health, HealthServer
 from tests.cluster.cluster import Cluster
 
 T = TypeVar("T")
@@ -43,11 +46,16 @@ class KubeRig:
     ) -> None:
         """`settings` are those of the agent, by their names in `agent.settings`. The Node is called after its profile
         unless it has a `name`. Without `interrupts`, which take their time, the NPUs have none and the agent is not to
-        bind any. With `metrics_address` it serves its metrics."""
+        bind any. With `metrics_address` it serves its metrics, with `health_address` it answers probes."""
         self.cluster = cluster
         self.folder = folder
         self.node = VirtualNode(folder / "root", profile, name=name, interrupts=interrupts)
-        self.settings = {"sweep_interval": 0.2, "status_interval": 0.5, "api_jitter": 0, "irq_binding": interrupts}
+        self.settings: dict[str, Any] = {
+            "sweep_interval": 0.2,
+            "status_interval": 0.5,
+            "api_jitter": 0,
+            "irq_binding": interrupts,
+        }
         self.settings |= settings
         self.service_account = cluster.service_account_dir(folder / "service-account")
         self.address = (cluster.host, cluster.port)
@@ -57,6 +65,7 @@ class KubeRig:
         """How long the agent may take to stop."""
         self.agent: ClusterAgent | None = None
         self._serving: Serving | None = None
+        self.probes: HealthServer | None = None
         self._thread: threading.Thread | None = None
         self.counted: Counter[tuple[str, str]] = Counter()
         """Requests of the agent as its metric has them: by verb and code."""
@@ -79,10 +88,20 @@ class KubeRig:
             {"node_name": self.name, "host_root": self.node.root, "architecture": "aarch64", **self.settings}
         )
         host, port = self.address
-        served = {}
+        health = Health(loaded.sweep_interval)
+        if "health_address" in self.settings and (address := parse_address(loaded.health_address)):
+            self.probes = HealthServer(address, health)
         if "metrics_address" in self.settings:
             self._serving = Serving(loaded)
-            served = {"turned": self._serving.turned, "problems": self._serving.problems}
+        serving = self._serving
+
+        def turned() -> None:
+            if self.probes is not None and self.agent is not None:
+                health.turned()
+                judge(self.agent.agent.plan_object(), health.ready, health.not_ready)
+            if serving is not None:
+                serving.turned()
+
         ties = Ties(
             Access(f"https://{host}:{port}", self.service_account),
             self.node.npu_smi,
@@ -90,8 +109,9 @@ class KubeRig:
             journal=self.folder / "journal.json",
             backoffs=self.backoffs,
             count=lambda verb, code: self.counted.update([(verb, code)]),
+            turned=turned,
+            problems=serving.problems if serving is not None else list,
             clock=lambda: time.monotonic() * self.speed,
-            **served,  # type: ignore[arg-type]
         )
         self.agent = ClusterAgent(loaded, loaded.spec(), ties)
         if self._serving is not None:
@@ -108,7 +128,9 @@ class KubeRig:
             assert not self._thread.is_alive(), "the agent did not stop"
         if self._serving is not None:
             self._serving.close()
-        self.agent = self._serving = None
+        if self.probes is not None:
+            self.probes.close()
+        self.agent = self._serving = self.probes = None
 
     def kill(self) -> None:
         """SIGKILL: nothing is written any more, to the host or to the API server."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.run import _judge
+from agent.cli.run import judge
 from agent.demo.workload import Worker
 from agent.telemetry.health import Health
 from tests.control.rig import Rig
@@ -15,7 +15,7 @@ from tests.control.rig import Rig
 
 def judged(document: dict[str, Any]) -> tuple[bool, str]:
     health = Health(5)
-    _judge(document, health.ready, health.not_ready)
+    judge(document, health.ready, health.not_ready)
     return health.readiness()
 
 

@@ -141,11 +141,12 @@ FAULTS: dict[str, Begin] = {
 }
 """What can become of any single request."""
 
+SLOW_ANSWERS = "slow answers"
 CONNECTIONS: dict[str, Begin] = {
     "refused": lambda proxy, _: proxy.refuse(),
     "half-open": lambda proxy, _: proxy.hang(),
     "half-open before TLS": lambda proxy, _: proxy.hang("handshake"),
-    "slow answers": lambda proxy, _: proxy.delay(2.0),
+    SLOW_ANSWERS: lambda proxy, _: proxy.delay(1.0),
     "another CA": lambda proxy, _: proxy.change_ca(),
 }
 """What can become of the connection to an API server."""
@@ -179,10 +180,10 @@ STREAMS: dict[str, Body] = {
 }
 """Lines of a watch."""
 
-_REFUSALS = ("307", "403", "404", "409", "422")
+REFUSALS = ("307", "403", "404", "409", "422")
 """Who answers so is well, and does not want to."""
 
-LOSE_EVENTS = (*_REFUSALS, "410")
+LOSE_EVENTS = (*REFUSALS, "410")
 """An event that is refused so is not sent again."""
 
 _REASONS: dict[tuple[Asked, str], Reason | None] = {
@@ -211,10 +212,12 @@ _SEEN = (CREATE_PLAN, PATCH_STATUS, CREATE_EVENT, PATCH_EVENT)
 
 
 def _row(asked: Asked, fault: str, begin: Begin, *, quick: bool = False) -> ApiRow:
-    reason: Reason | None = Reason.API_REFUSED if fault in _REFUSALS else Reason.API_UNREACHABLE
+    reason: Reason | None = Reason.API_REFUSED if fault in REFUSALS else Reason.API_UNREACHABLE
     why = _WHY.get((asked, fault), "")
     if (asked, fault) in _REASONS:
         reason = _REASONS[asked, fault]
+    elif fault == SLOW_ANSWERS:
+        reason, why = None, "they come within the time that an answer may take"
     elif fault == _HARMLESS and asked not in _THROUGH_THE_CLIENT:
         reason, why = None, "JSON is JSON"
     brief = fault in _DONE and asked in _SEEN
@@ -239,8 +242,14 @@ AGENT_ROWS: tuple[ApiRow, ...] = tuple(
 DOCTOR_ROWS: tuple[ApiRow, ...] = tuple(
     _row(REVIEW, fault, begin)
     for fault, begin in (*CONNECTIONS.items(), *FAULTS.items())
-    if fault != "slow answers"  # which the doctor waits for
+    if fault != SLOW_ANSWERS  # there are nine of them for the doctor to wait for
 )
 """What a command meets that asks whether the agent may do what it has to."""
+
+REASONS: dict[str, frozenset[Reason]] = {
+    fault: frozenset(row.reason for row in AGENT_ROWS if row.fault == fault and row.reason)
+    for fault in {row.fault for row in AGENT_ROWS}
+}
+"""Fault -> what is reported of one kind of request or another that fails so."""
 
 ROWS: tuple[Row, ...] = (*AGENT_ROWS, *DOCTOR_ROWS)

@@ -6,6 +6,7 @@ import itertools
 import re
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from agent.model.cpuset import CpuSet
 from agent.model.reason import Reason
 from tests.api.outage import Outage, hurry
 from tests.api.scene import is_untouched, masks, pool
+from tests.cluster.background import free_port
 from tests.cluster.cluster import Cluster, Request
 from tests.cluster.fault_proxy import GONE, FaultProxy
 from tests.faults.api_rows import (
@@ -28,14 +30,21 @@ from tests.faults.api_rows import (
     LIST_PODS,
     LOSE_EVENTS,
     PATCH_EVENT,
+    REASONS,
+    REFUSALS,
     WATCH_PLANS,
     WATCH_PODS,
     ApiRow,
     Asked,
 )
+from tests.telemetry.listening import LOOPBACK, ask, port_of
 
+BOOKMARK_SECONDS = 0.5
+"""How often the API server says something in a watch in which nothing happens; once a minute elsewhere."""
 WINDOW_SECONDS = 1.0
 """How long a fault lasts at least; the agent's longest pause is half a second here, and a minute elsewhere."""
+MOVED = 3
+"""Threads that somebody moves meanwhile."""
 KEPT, KNOWN, STRANGER = 0, 1, 2
 """NPUs of three workers: one that was bound before, one that starts meanwhile in a pod that is known, and one of a pod
 that came meanwhile."""
@@ -50,7 +59,7 @@ class ApiScene:
         self._patch.setattr(telling, "LASTING_SECONDS", 4.0)  # on the agent's clock, which is fast
         self._patch.setattr(traffic, "BRIEF_SECONDS", 0.3)
         # A machine that has much else to do answers late.
-        self._patch.setattr(traffic, "ANSWER_SECONDS", 3.0)
+        self._patch.setattr(traffic, "ANSWER_SECONDS", 2.0)
         self._patch.setattr(watch, "SILENT_SECONDS", 3.0)
         self._patch.setattr(traffic, "MUTE_SECONDS", 2.5)
         self._patch.setattr(api, "TIMEOUT", (2.0, 1.0))
@@ -61,11 +70,23 @@ class ApiScene:
         self._patch.setattr(events, "BURST", 10_000)
         self.proxy = FaultProxy(cluster)
         self.outage = Outage(cluster, folder, self.proxy)
+        self._count_writes()
         self.outage.register()
-        self.outage.settings["status_interval"] = 0.2
+        self.outage.settings |= {"status_interval": 0.2, "health_address": f"{LOOPBACK}:{free_port()}"}
         (self.kept,) = self.outage.start_with(KEPT)
         self._pools = {npu: pool(self.outage, npu) for npu in (KEPT, KNOWN, STRANGER)}
         self._numbers = itertools.count()
+
+    def _count_writes(self) -> None:
+        kernel = self.outage.node.kernel
+        write = kernel.set_affinity
+        self._writes: Counter[int] = Counter()
+
+        def counted(tid: int, cpus: CpuSet) -> None:
+            self._writes[tid] += 1
+            write(tid, cpus)
+
+        self._patch.setattr(kernel, "set_affinity", counted)
 
     def close(self) -> None:
         try:
@@ -85,6 +106,9 @@ class ApiScene:
         rig.until_quiet()
         lines, seen, counted, begun = len(rig.lines()), len(self.proxy.seen), Counter(rig.counted), time.monotonic()
 
+        self._writes.clear()
+        assert rig.agent is not None
+        rig.agent.publisher._lost.clear()  # of each cause it tells once, and may have met this one in another row
         row.begin(self.proxy, row.asked)
         self._provoke(row.asked)
         if worker is None:
@@ -99,14 +123,11 @@ class ApiScene:
         if not row.asked.pods or row.reason is None:
             rig.until(lambda: self._is_bound(other), "a new pod's worker is bound")
         self._lasts(row, seen, counted, begun)
+        self._is_probed_well()
         if not is_untouched(other):
             assert self._uid(stranger), "of a pod that is not known nobody is bound"
             assert self._is_bound(other)
-        told, wanted = rig.lines()[lines:], {Reason.API_UNREACHABLE if row.brief else row.reason}
-        if (row.asked, row.fault) == (EVERYTHING, "404"):
-            wanted |= {Reason.PLAN_RESOURCE_MISSING, Reason.NODE_NOT_FOUND}
-        assert all(any(one and one.value in line for one in wanted) for line in told), told
-        assert len(told) <= (4 if row.asked is EVERYTHING else 2 if row.asked.pods else 1), told
+        self._is_told_briefly(row, rig.lines()[lines:])
 
         self._heal(row)
         rig.until_bound([self.kept, worker, other])
@@ -116,6 +137,11 @@ class ApiScene:
             assert self._is_bound(one)
         if row.asked not in (CREATE_EVENT, PATCH_EVENT) and row.fault not in LOSE_EVENTS:
             rig.until(lambda: {known, stranger} <= self._told_bound(), "it is told")
+        assert self._written(self.kept) == {1: MOVED, 0: len(self.kept.threads) - MOVED}, "and no other was touched"
+        if row.asked is PATCH_EVENT:
+            assert self._written(worker) == {1: 1, 0: len(worker.threads) - 1}
+        for one in (worker, other):
+            assert max(self._written(one)) == 1, "each was told once"
         self._clear(worker, other)
 
     def _provoke(self, asked: Asked) -> None:
@@ -146,11 +172,21 @@ class ApiScene:
         if row.asked.pods and row.asked is not EVERYTHING:
             rig.until(lambda: rig.condition("Degraded").get("reason") == wanted, "the plan says so, too")
 
+    def _is_told_briefly(self, row: ApiRow, told: Sequence[str]) -> None:
+        """One reason, in a line; of pods in another one when the plan says it as well. Where everything fails, a server
+        that is away is one trouble, and each kind of request that it refuses is one."""
+        print(f"{row.key}: {len(told)} lines")
+        single = {Reason.API_UNREACHABLE if row.brief else row.reason} - {None}
+        wanted = REASONS[row.fault] if row.asked is EVERYTHING else single
+        assert all(any(reason and reason.value in line for reason in wanted) for line in told), told
+        refused = row.asked is EVERYTHING and row.fault in REFUSALS
+        assert len(told) <= refused * 3 + row.asked.pods + 1, told
+
     def _lasts(self, row: ApiRow, seen: int, counted: Counter[tuple[str, str]], begun: float) -> None:
         """Nobody's threads are touched but those that somebody moved, and the API server is asked rarely."""
         rig = self.outage
         whole, right = self.kept.node.kubelet.shared, [task.mask for task in self.kept.threads]
-        self.kept.drift(whole, 3)
+        self.kept.drift(whole, MOVED)
         rig.until(lambda: [task.mask for task in self.kept.threads] == right, "they are put back")
         time.sleep(max(0.0, begun + WINDOW_SECONDS - time.monotonic()))
         assert self._is_bound(self.kept)
@@ -160,6 +196,12 @@ class ApiScene:
         print(f"{row.key}: {asked} requests in {lasted:.1f} s", (rig.counted - counted))
         assert asked <= watchers * (4 + lasted / 0.25)
         rig.until(lambda: rig.counted != counted, "it is counted")
+
+    def _is_probed_well(self) -> None:
+        """kubelet has no cause to restart the agent, or to take it for not ready."""
+        assert self.outage.probes is not None
+        port = port_of(self.outage.probes)
+        assert [ask(port, path)[0] for path in ("/healthz", "/readyz")] == [200, 200]
 
     def _heal(self, row: ApiRow) -> None:
         self.proxy.heal()
@@ -199,6 +241,10 @@ class ApiScene:
             and re.search(asked.path, one.path)
             and asked.watch in (None, one.verb == "watch")
         ]
+
+    def _written(self, worker: Worker) -> Counter[int]:
+        """How often a mask was set since the fault began -> of how many threads."""
+        return Counter(self._writes[task.tid] for task in worker.threads)
 
     def _told_bound(self) -> set[str]:
         return {event["involvedObject"]["name"] for event in self.outage.events("CpuBound")}

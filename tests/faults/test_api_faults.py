@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.fake_apiserver import FakeApiServer
 from tests.faults.api_rows import AGENT_ROWS, ApiRow
-from tests.faults.api_scene import ApiScene
+from tests.faults.api_scene import BOOKMARK_SECONDS, ApiScene
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Stage:
     def set(self) -> ApiScene:
         if self.scene is None:
             server = FakeApiServer()
+            server.bookmark_interval = BOOKMARK_SECONDS
             self.servers.append(server)
             self.scene = ApiScene(server, self.folder / str(len(self.servers)))
         return self.scene
