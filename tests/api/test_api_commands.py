@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agent.kube import api
+from agent.kube.access import Access
 from tests.api.rig import KubeRig
 from tests.api.scene import ENABLED, delete_by_force, is_repaired, masks, meddle, wait_until_unknown
 from tests.cli.conftest import Cpubind, cpubind
@@ -214,3 +216,19 @@ def test_doctor_names_what_is_missing_in_the_cluster(a2: KubeRig, beside: Beside
     assert refused.status == 1
     assert "fail  API server: " in refused.out
     assert "401" in refused.out
+
+
+def test_plans_of_many_nodes_are_listed_page_by_page_and_counted_by_the_api_server(
+    a2: KubeRig, beside: Beside, cpubind: Cpubind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"node-{k}" for k in range(5)]
+    for name in names:
+        a2.cluster.plans.named(name)
+    beside(a2)
+    assert "CpuBindingPlan: served; 5 plans" in cpubind("doctor", "--cluster").out
+    monkeypatch.setattr(api, "PAGE", 2)
+    host, port = a2.address
+    client = api.Api(Access(f"https://{host}:{port}", a2.service_account))
+    assert [plan["metadata"]["name"] for plan in client.plans()] == names
+    assert [plan["metadata"]["name"] for plan in client.plans("node-3")] == ["node-3"]
+    client.close()
