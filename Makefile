@@ -86,7 +86,7 @@ fuzz: $(VENV)/.dev ## every parser, with atheris where that can be had, for SECO
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),60) $(ARGS)
 
 faults: $(VENV)/.dev ## the fault matrix: what host, npu-smi and API server can do wrong, tried and printed as one table
-	@$(BIN)/python -m tests.faults -n 2 $(ARGS)
+	@$(BIN)/python -m tests.faults -n 4 $(ARGS)
 
 soak: $(VENV)/.dev ## the agent beside a thousand threads born and gone each second, for ten minutes (SECONDS=600)
 	SOAK_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -s -m soak tests/soak $(ARGS)
