@@ -207,8 +207,11 @@ _DONE = (
 """The API server has done what it was asked for."""
 _THROUGH_THE_CLIENT = (EVERYTHING, LIST_PODS, LIST_PLANS, CREATE_PLAN, PATCH_STATUS)
 """kopf and the kubernetes client take nothing for JSON that is not called so."""
-_SEEN = (CREATE_PLAN, PATCH_STATUS, CREATE_EVENT, PATCH_EVENT)
-"""What came of these is seen, by the watch or by the second attempt."""
+_SEEN = {
+    **{(asked, fault): "it was done, which the watch says" for asked in (CREATE_PLAN, PATCH_STATUS) for fault in _DONE},
+    (CREATE_EVENT, "JSON that ends early"): "it was done, which the 409 of the second attempt says",
+}
+"""What came of these is seen all the same; ApiUnreachable is told until then, if anybody looks so soon."""
 
 
 def _row(asked: Asked, fault: str, begin: Begin, *, quick: bool = False) -> ApiRow:
@@ -220,9 +223,9 @@ def _row(asked: Asked, fault: str, begin: Begin, *, quick: bool = False) -> ApiR
         reason, why = None, "they come within the time that an answer may take"
     elif fault == _HARMLESS and asked not in _THROUGH_THE_CLIENT:
         reason, why = None, "JSON is JSON"
-    brief = fault in _DONE and asked in _SEEN
+    brief = (asked, fault) in _SEEN
     if brief:
-        reason, why = None, "it was done all the same"
+        reason, why = None, _SEEN[asked, fault]
     return ApiRow(Side.API, asked.name, fault, reason, why, quick, asked=asked, begin=begin, brief=brief)
 
 
