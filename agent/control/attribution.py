@@ -54,15 +54,16 @@ class Attributor:
         table: ProcessTable,
         stats: Mapping[int, ProcessStat],
         opened: Callable[[int], Collection[int] | None],
+        told: Collection[int],
         bound: Collection[ProcessId] = (),
     ) -> ProcessTable:
         """The table, which has been through `rows`, without rows that open files speak against.
 
         Whoever runs a process chooses its name, and one that is long enough holds a whole row of npu-smi's table, with
         another's pid in it. So a row counts where its process holds that NPU open (`opened`: pid -> NPUs, None where
-        that can't be seen), and every row where that is so of none: then it is not to be seen on this node. Once borne
-        out, a row is for as long as its process lives; and of one that is `bound` and holds no NPU open at all nothing
-        else is known.
+        that can't be seen), and every row where that is so of none: then it is not to be seen on this node. So does the
+        row of an NPU that is not `told` by its device just now. Once borne out, a row is for as long as its process
+        lives; and of one that is `bound` and holds no NPU open at all nothing else is known.
         """
         keys = {(row.pid, row.npu): (ProcessId(row.pid, stats[row.pid].start_time), row.npu) for row in table.rows}
         held: dict[int, Collection[int] | None] = {}
@@ -75,7 +76,7 @@ class Attributor:
             if (found := held[pid]) is not None:
                 if npu in found:
                     self._borne.add(key)
-                elif found or key[0] not in bound:
+                elif npu in told and (found or key[0] not in bound):
                     against.add(key)
         self._borne &= set(keys.values())
         before = {(process, npu) for process, a in self._known.items() if a.by_row for npu in (*a.npus, *a.residual)}

@@ -283,7 +283,8 @@ class Observer:
             count = len({row.pid for row in sight.table.rows})
             message = f"none of the {count} processes that npu-smi lists is in /proc: another PID namespace?"
             notes.append(Problem(Reason.NOT_THIS_KERNEL, message))
-        table = self._attributor.borne_out(table, stats, lambda pid: self._npus_open(pid, sight), self.bound)
+        told = npus_of_devices(inventory, davinci)
+        table = self._attributor.borne_out(table, stats, lambda pid: self._npus_open(pid, sight), told, self.bound)
         held = self.processes.open_files({row.pid for row in table.rows}, davinci, notes)
         opened = {pid: npus_of_devices(inventory, numbers) for pid, numbers in held.items()}
         found = self._attributor.attribute(table, opened, stats, now, now - table_age)

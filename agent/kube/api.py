@@ -17,7 +17,7 @@ from agent import __version__
 from agent.control.report import API_VERSION, KIND
 from agent.kube.access import Access
 from agent.kube.bounds import BoundedPool, Limits
-from agent.kube.faults import said
+from agent.kube.faults import said, status_message
 from agent.kube.retry import retry_after
 from agent.model.reason import Problem, Reason, Refused, printable
 
@@ -264,12 +264,7 @@ def _resource(path: str) -> str:
 
 def _refusal(error: client.ApiException, what: str) -> ApiError:
     """The Status that the API server answered with, as an `ApiError`."""
-    message = ""
-    try:
-        status = json.loads(error.body or "")
-        message = str(status.get("message", "")) if isinstance(status, dict) else ""
-    except (ValueError, RecursionError):
-        pass
+    message = status_message(error.body or "")
     ours = error.status < 500 and error.status not in (401, 410, 429)  # else it knows nobody, or is in trouble itself
     text = printable(f"{what}: {error.status} {message or error.reason}", 1000)
     problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, text)

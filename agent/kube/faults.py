@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import ssl
 
 import aiohttp
 
 from agent.model.reason import printable
+
+MAX_STATUS = 64 << 10
+"""Bytes of a Status that says why something is refused. What is longer is somebody else's, and not looked into."""
 
 _BROKEN = (
     *(ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError),
@@ -35,6 +39,15 @@ def said(error: Exception) -> str:
     if isinstance(bottom, OSError) and bottom.errno is not None:
         return os.strerror(bottom.errno) if bottom.errno > 0 else str(bottom.strerror)
     return printable(str(bottom) or type(bottom).__name__, 120)
+
+
+def status_message(body: str | bytes) -> str:
+    """``message`` of the Status in an answer; empty where it is none."""
+    try:
+        status = json.loads(body) if 0 < len(body) <= MAX_STATUS else None
+    except (ValueError, RecursionError):
+        return ""
+    return str(status.get("message") or "") if isinstance(status, dict) else ""
 
 
 def _bottom(error: Exception) -> Exception:

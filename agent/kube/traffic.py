@@ -16,7 +16,6 @@ Where kopf (1.45) would ask too often, or too long in vain, it is mended here:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import ssl
 import time
@@ -29,7 +28,7 @@ import aiohttp
 from agent import __version__
 from agent.kube.access import Access
 from agent.kube.bounds import BoundedContent
-from agent.kube.faults import said
+from agent.kube.faults import said, status_message
 from agent.kube.plan import version
 from agent.kube.retry import MAX_PAUSE, Backoffs, Spread, retry_after
 from agent.model.reason import Problem, Reason, Refused, printable
@@ -244,12 +243,10 @@ class Traffic:
         if response.status == 404 and self._subject.group:
             self._miss()
             return
-        message = ""
         ours = response.status < 500 and response.status not in (401, 410, 429)  # else it is in trouble
-        if ours:  # others may hold times and numbers: each would be another problem
-            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-                message = f": {json.loads(await response.read())['message']}"
-        said_so = f"{what}: {response.status} {response.reason}{message}"
+        # Those of others may hold times and numbers: each would be another problem.
+        message = status_message(await response.read()) if ours else ""
+        said_so = f"{what}: {response.status} {response.reason}{': ' if message else ''}{message}"
         self.problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, printable(said_so, 250))
         if response.status < 400:
             raise aiohttp.ClientConnectionError("no redirect is followed: the token is for this server")

@@ -72,7 +72,7 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.EVENTS_UNAVAILABLE: "run cpubind doctor: what do they lack? Sweeps find the same, later",
     Reason.STATE_NOT_WRITTEN: "is its disk full, or mounted read-only?",
     Reason.NOT_THIS_KERNEL: "run on the host, or in a pod with hostPID and the host's /proc, as the chart does",
-    Reason.SNAPSHOT_NOT_WRITTEN: "write it where there is room: /tmp in the agent's pod",
+    Reason.SNAPSHOT_NOT_WRITTEN: "write it where you may and there is room: /tmp in the agent's pod",
     Reason.LOCKED: "let one of the two go; a plan with mode: Disabled gives back what its agent took",
     Reason.PORT_IN_USE: "set health.port or metrics.port (--health-address, --metrics-address)",
     Reason.TLS_UNUSABLE: "look at the Secret of metrics.tls.secretName",

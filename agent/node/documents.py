@@ -23,6 +23,10 @@ MAX_YAML_VALUES: Final = 50_000
 """Keys and items of a YAML text. The largest plan there is, 64 NPUs with 16 workers each, has 15,000; libyaml needs a
 kilobyte and ten microseconds for each."""
 
+MAX_YAML_LINE: Final = 512 << 10
+"""Characters of a line of YAML: whether it is a number, a time or a text is found out by regular expressions, which
+take 70 bytes for each. A bundle of certificates in a kubeconfig is the longest that people have."""
+
 _COSTS: Final = {"{": 190, "[": 64, ",": 40, ":": 70, '"': 30}
 """Bytes of a dict, a list, its place for an item and the number there, a place in a dict, half a string."""
 
@@ -47,6 +51,8 @@ def parse_yaml(text: str, source: str, reason: Reason, most: int = MAX_YAML_VALU
     # Each value has one of these before or behind it.
     if sum(map(text.count, ("\n", ",", "- ", "? "))) > most:
         raise Refused(reason, f"{source}: more than {most} values")
+    if len(text) > MAX_YAML_LINE and max(map(len, text.splitlines())) > MAX_YAML_LINE:
+        raise Refused(reason, f"{source}: a line of more than {MAX_YAML_LINE >> 10} KiB")
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader either way
     except Exception as error:  # PyYAML lets through whatever int("") and the like raise

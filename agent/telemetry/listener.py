@@ -32,6 +32,7 @@ from typing import Any, BinaryIO, Final
 from agent.model.address import Address
 from agent.model.reason import Problem, Reason
 from agent.telemetry.tls import TlsFiles
+from agent.telemetry.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,6 @@ client."""
 BACKLOG: Final = 4096
 """Connections that wait to be accepted: what the kernel allows by default (net.core.somaxconn). Where it is full a
 client waits for a second, at least, until it tries again."""
-BURST: Final = 256
-PER_SECOND: Final = 32.0
-"""Connections of one address that are accepted at once, and then each second. kubelet and Prometheus come a few times
-in ten seconds."""
-ADDRESSES: Final = 1024
-"""That are remembered."""
 
 _REFUSING_SECONDS: Final = 0.005
 _PAUSE_SECONDS: Final = 0.02
@@ -195,25 +190,6 @@ def _said(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)  # create_server has the address once more in its own words
-
-
-class Turnstile:
-    """How many connections an address may still open: `BURST`, and `PER_SECOND` more each second."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._left: dict[str, tuple[float, float]] = {}
-        """Address -> connections it had left, and when."""
-
-    def admits(self, address: str) -> bool:
-        """Whether another one of it may come in now, which counts."""
-        now = self._clock()
-        left, at = self._left.pop(address, (float(BURST), now))
-        left = min(float(BURST), left + (now - at) * PER_SECOND)
-        if len(self._left) >= ADDRESSES:
-            del self._left[next(iter(self._left))]  # the one that was heard of longest ago
-        self._left[address] = (max(left - 1, 0.0) if left >= 1 else left, now)
-        return left >= 1
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import pytest
 
 from agent.demo.virtual import VirtualNode
 from agent.model.reason import Reason, Refused
+from agent.model.remedies import REMEDIES
 from agent.node.storage import HostLock
 from tests.cli.conftest import Cpubind, snapshot_of
 
@@ -253,7 +254,9 @@ def test_capture_into_a_place_that_cannot_be_looked_into(
 
     monkeypatch.setattr(Path, "lstat", denied)
     result = cpubind("capture", "-o", target, *host(a2))
-    assert (result.status, result.err) == (1, f"cpubind: SnapshotNotWritten: {target}: Permission denied\n")
+    what_to_do = REMEDIES[Reason.SNAPSHOT_NOT_WRITTEN]
+    assert result.status == 1
+    assert result.err == f"cpubind: SnapshotNotWritten: {target}: Permission denied; {what_to_do}\n"
 
 
 # the lock

@@ -10,7 +10,7 @@ from agent.control import storms
 from agent.model.reason import Reason
 from agent.node.capabilities import Capability
 from agent.node.kubelet import STATE
-from agent.telemetry import listener
+from agent.telemetry import listener, turnstile
 from tests.chart.crd import fields, schema
 from tests.docs import privileges
 from tests.docs.pages import ROOT, code, one_line, sections, table
@@ -62,7 +62,7 @@ def test_the_ports_and_limits_are_the_code_s() -> None:
     assert "A connection has five seconds, and there are 32 of them at most." in one_line(
         SECTIONS["What it listens on"]
     )
-    assert (listener.HEAD_BYTES, listener.BURST, listener.PER_SECOND) == (16 << 10, 256, 32)
+    assert (listener.HEAD_BYTES, turnstile.BURST, turnstile.PER_SECOND) == (16 << 10, 256, 32)
     assert "16 KiB of a request are read" in one_line(SECTIONS["What it listens on"])
     assert "more than 256 at once, and 32 a second" in one_line(SECTIONS["What it listens on"])
     methods = {

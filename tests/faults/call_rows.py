@@ -80,7 +80,7 @@ SLEEPS: Final = Row(
     Side.HOST,
     "any file of /proc, /sys and /dev",
     "hang",
-    why="no time limit helps a thread that sleeps in the kernel: the loop stands, and /healthz says so after 180 s",
+    why="no time limit helps a thread that sleeps in the kernel: the loop stands; /healthz says so in three sweeps",
 )
 EVENTS: Final = tuple(
     Row(Side.HOST, "events of processes (netlink)", fault, reason, why)

@@ -141,6 +141,7 @@ def _child(name: str, folder: Path, guided: bool, seconds: int) -> None:
         said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT)
         os.dup2(said, 1)
         os.dup2(said, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # they may have been somebody's who captures them
         (folder / "new").mkdir()
         (_guided if guided else _unguided)(name, folder, seconds)
         status = 0

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from agent.telemetry.listener import BURST
+from agent.telemetry.turnstile import BURST
 from benchmarks.clock import cpu_seconds
 from tests.hostile.serving import POD, Serving, probe
 

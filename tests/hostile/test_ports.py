@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from agent.telemetry.listener import ADDRESSES, BURST, MAX_CONNECTIONS, PER_SECOND, Turnstile
+from agent.telemetry.listener import MAX_CONNECTIONS
+from agent.telemetry.turnstile import ADDRESSES, BURST, PER_SECOND, Turnstile
 from benchmarks.clock import rss_mib
 from tests.hostile.serving import KUBELET, POD, PROBE_SECONDS, Serving, probe
 

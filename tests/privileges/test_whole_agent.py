@@ -17,6 +17,8 @@ import pytest
 from agent.demo.fake_npu_smi import NpuSmiStandIn
 from agent.demo.standin import StandIn
 from agent.model.node import ProcessRow
+from agent.model.reason import Reason
+from agent.model.remedies import REMEDIES
 from agent.node.capabilities import Capability
 from agent.node.irq import read_affinity
 from agent.node.prerequisites import release, version
@@ -165,9 +167,8 @@ def test_without_the_right_to_look_a_worker_that_npu_smi_does_not_list_is_not_fo
     agent = run(FIVE - {missing})
     document = agent.state(lambda d: shown(d, (LISTED, "Bound")))
     assert (npu(document, UNLISTED)["state"], workers(document, UNLISTED)) == ("Idle", [])
-    assert degraded(document) == (
-        f"PermissionDenied: open files of other processes cannot be read: the agent lacks CAP_{missing.name}"
-    )
+    what = f"PermissionDenied: open files of other processes cannot be read: the agent lacks CAP_{missing.name}; "
+    assert degraded(document).startswith(what + REMEDIES[Reason.PERMISSION_DENIED])
     (worker,) = workers(document, LISTED)
     if missing is Capability.SYS_PTRACE:
         assert (worker["memory"], worker["memoryReason"]) == ("Skipped", "PermissionDenied")
