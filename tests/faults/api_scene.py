@@ -63,7 +63,7 @@ class ApiScene:
         self._patch.setattr(traffic, "ANSWER_SECONDS", 2.0)
         self._patch.setattr(watch, "SILENT_SECONDS", 3.0)
         self._patch.setattr(traffic, "MUTE_SECONDS", 2.5)
-        self._patch.setattr(api, "TIMEOUT", (2.0, 1.0))
+        self._patch.setattr(api, "TIMEOUT", (1.5, 0.5))
         self._patch.setattr(bounds, "MAX_ANSWER", 1 << 20)
         self._patch.setattr(bounds, "MAX_LINE", 1 << 20)
         # Hours of events in a minute.
