@@ -156,8 +156,9 @@ STRANGE_LINES: list[Body] = [
 
 
 def test_whatever_a_stream_holds_it_is_followed_again(
-    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
+    monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower
 ) -> None:
+    monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.2)
     for lists, line in enumerate(STRANGE_LINES, 2):
         assert proxy.inject(line) == 1
         pods.until_open(lists)
@@ -288,7 +289,7 @@ def test_twenty_restarts_leave_no_thread_and_no_descriptor_behind(proxy: FaultPr
     restarts: list[Body] = [b"garbage", {"type": "ERROR", "object": {"code": 500}}]
     for k in range(20):
         proxy.inject(restarts[k % 2])
-        pods.until_open(lists=k + 2)
+        pods.until(lambda k=k: pods.lists >= k + 2 and proxy.streams() == 1, "it follows")  # type: ignore[misc]
     pods.until(lambda: all(map(le, usage(), before)), f"{usage()} are no more than {before}")
 
 
