@@ -107,6 +107,7 @@ class Traffic:
         self.broken = False
         """Whether the last watch ended by what came in it."""
         self._follows_list = False
+        self._refused_watch = False
         self._pauses: Iterator[float] = iter(backoffs)
 
     @property
@@ -208,7 +209,9 @@ class Traffic:
                 raise aiohttp.ClientConnectionError(str(self.problem)) from None
         self.heard_at = time.monotonic()
         self._logins = iter(self._backoffs)
-        if not self.broken:
+        if verb == "watch":
+            self._refused_watch = False
+        if not self.broken and not self._refused_watch:  # a LIST between two watches that are refused heals nothing
             self.problem = None
         elif verb == "watch":
             asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, self._content, self._watched_at)

@@ -205,6 +205,20 @@ def test_a_watch_lasts_until_it_ends_and_not_until_the_next_request(
     pods.until_open()
 
 
+def test_a_list_between_two_watches_that_are_refused_heals_nothing(proxy: FaultProxy, follow: Follow) -> None:
+    proxy.delay(0.1)
+    proxy.answer(404, path=ALL_PODS, watch=True, times=math.inf)
+    pods = follow()
+    pods.until_problem("404")
+    lists, said = pods.lists, set()
+    while pods.lists < lists + 2:
+        said.add(pods.problem()[:50])
+        time.sleep(0.02)
+    assert said == {"ApiRefused: watch of pods: 404 Not Found: answered"}
+    proxy.heal()
+    pods.until_open()
+
+
 def test_a_list_that_breaks_off_is_not_asked_for_in_a_hot_loop(proxy: FaultProxy, follow: Follow) -> None:
     proxy.truncate(path=ALL_PODS, times=math.inf)
     pods = follow(backoffs=Backoffs(0.1, 0.4))
