@@ -246,6 +246,7 @@ class Traffic:
         if response.status == 404 and self._subject.group:
             self._miss()
             return
+        self._refused_watch = verb == "watch"
         ours = response.status < 500 and response.status not in (401, 410, 429)  # else it is in trouble
         # Those of others may hold times and numbers: each would be another problem.
         message = status_message(await response.read()) if ours else ""
