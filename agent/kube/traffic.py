@@ -19,6 +19,7 @@ import asyncio
 import json
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,7 @@ class Traffic:
         self._watched_at: float | None = None
         self._ends_at = 0.0  # when the API server is to end the watch
         self._content: BoundedContent | None = None
+        self._streams: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
         self._lasted = 0.0
         self._brief = self._mute = 0
         self.broken = False
@@ -147,6 +149,9 @@ class Traffic:
         return self._session
 
     async def close(self) -> None:
+        # A watch that is left is closed by TLS's own good-bye, for which asyncio waits until the API server answers it.
+        for transport in list(self._streams):
+            transport.abort()
         if self._session is not None:
             await self._session.close()
 
@@ -190,6 +195,8 @@ class Traffic:
         self._count(verb, str(response.status))
         if verb == "watch":
             self._content = content
+            if response.connection is not None and response.connection.transport is not None:
+                self._streams.add(response.connection.transport)
         await self._look_at(response, verb, what)
         return response
 

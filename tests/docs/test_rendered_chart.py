@@ -64,7 +64,7 @@ def test_what_helm_removes_is_as_the_page_says(plain: Rendered) -> None:
         "ClusterRole": 3,
         "ClusterRoleBinding": 1,
     }
-    said = "Helm removes the DaemonSet, its service account, the three cluster roles and the binding."
+    said = "Helm removes the DaemonSet, its service account, the three cluster roles, the binding, and the policy where"
     assert said in one_line(REMAINS)
     assert plain.the("CustomResourceDefinition")["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
