@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from agent.kube import traffic, watch
@@ -308,6 +309,24 @@ def test_whatever_an_error_is_it_reads_the_same_each_time(proxy: FaultProxy, fol
         pods.until(lambda before=before: sum(pods.counted.values()) > before, "it tries again")  # type: ignore[misc]
         said.add(pods.until_problem("refused"))
     assert said == {"ApiUnreachable: list of pods: Connection refused"}
+
+
+def test_a_watch_that_is_left_is_closed_whether_or_not_the_api_server_says_good_bye(
+    proxy: FaultProxy, pods: Follower
+) -> None:
+    pods.until_open()
+    before = _sockets_to(proxy)
+    assert before
+    proxy._background.loop.call_soon_threadsafe(time.sleep, 1.0)
+    pods.watch.stop()
+    assert not _sockets_to(proxy)
+
+
+def _sockets_to(proxy: FaultProxy) -> list[int]:
+    """Ports of this process that are connected to it, this side of each."""
+    found = psutil.Process().net_connections("tcp4")
+    there = [one for one in found if one.status not in ("LISTEN", "TIME_WAIT")]
+    return [one.laddr.port for one in there if one.raddr.port == proxy.port]
 
 
 # The resource
