@@ -262,9 +262,10 @@ class RecordedNpuSmi:
         for file in (f"{name}.rc", f"{name}.txt.rc"):
             text = self._text(file)
             if text is not None:
-                if _STATUS.fullmatch(text.strip()) is None:
+                digits = text.strip()  # of more kinds of blanks than int() takes
+                if _STATUS.fullmatch(digits) is None:
                     raise Refused(Reason.SNAPSHOT_UNREADABLE, f"npu-smi/{shown(file)} holds no exit status")
-                return int(text)
+                return int(digits)
         return 0
 
     def _text(self, file: str) -> str | None:
