@@ -3,7 +3,8 @@
 With atheris (``pip install '.[fuzz]'``), a fuzzer that goes by which lines of the agent an input gets to; without it
 hypothesis looks for as long, which finds less. Each target starts from its seeds and from tests/fuzz/corpus. What is
 found is a file in tests/fuzz/found, and the exit status is 1: mend it, and move the file into the target's corpus,
-where tests/fuzz/test_parsers.py reads it ever after. ``--keep`` adds inputs that got to new lines to the corpus.
+where tests/fuzz/test_parsers.py reads it ever after. ``--keep`` adds inputs that got to new lines to the corpus. CI
+looks with the same ``--seed`` each time: what it finds comes of the change, and people look elsewhere with others.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def main() -> int:
     """Exit status 1 where something was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together, on one CPU (default: 60)")
+    parser.add_argument("--seed", type=int, default=0, help="a run that can be repeated (default: another each time)")
     parser.add_argument("--keep", action="store_true", help="add what got to new lines to the corpus")
     parser.add_argument("targets", nargs="*", help="default: all")
     asked = parser.parse_args()
@@ -68,7 +70,7 @@ def main() -> int:
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
 
         def one(name: str) -> Result:
-            return _in_a_fork(name, guided and name not in UNGUIDED, seconds, keep=asked.keep)
+            return _in_a_fork(name, guided and name not in UNGUIDED, seconds, keep=asked.keep, seed=asked.seed)
 
         results = list(pool.map(one, names))
     print(f"{'target':<24}{'runs':>10}{'new':>6}")
@@ -90,7 +92,7 @@ def _instrument() -> None:
         import tests.fuzz.targets  # noqa: F401
 
 
-def _in_a_fork(name: str, guided: bool, seconds: int, *, keep: bool) -> Result:
+def _in_a_fork(name: str, guided: bool, seconds: int, *, keep: bool, seed: int = 0) -> Result:
     """Each target in a process of its own: libFuzzer fuzzes one thing, and ends its process."""
     folder = Path(tempfile.mkdtemp(prefix=f"cpubind-{name}-"))
     try:
@@ -98,7 +100,7 @@ def _in_a_fork(name: str, guided: bool, seconds: int, *, keep: bool) -> Result:
         sys.stderr.flush()
         child = os.fork()
         if not child:
-            _child(name, folder, guided, seconds)
+            _child(name, folder, guided, seconds, seed)
         _, status = os.waitpid(child, 0)
         said = (folder / "said").read_text(errors="replace")
         runs = re.findall(r"stat::number_of_executed_units:\s*([0-9]+)", said)
@@ -135,7 +137,7 @@ def _fault(said: str) -> str:
     return lines[0][:150] if lines else "it ended with an error"
 
 
-def _child(name: str, folder: Path, guided: bool, seconds: int) -> None:
+def _child(name: str, folder: Path, guided: bool, seconds: int, seed: int) -> None:
     status = 1
     try:
         said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT)
@@ -143,7 +145,10 @@ def _child(name: str, folder: Path, guided: bool, seconds: int) -> None:
         os.dup2(said, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # they may have been somebody's who captures them
         (folder / "new").mkdir()
-        (_guided if guided else _unguided)(name, folder, seconds)
+        if guided:
+            _guided(name, folder, seconds, seed)
+        else:
+            _unguided(name, folder, seconds)
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -154,14 +159,14 @@ def _child(name: str, folder: Path, guided: bool, seconds: int) -> None:
         os._exit(status)
 
 
-def _guided(name: str, folder: Path, seconds: int) -> None:
+def _guided(name: str, folder: Path, seconds: int, seed: int) -> None:
     atheris = importlib.import_module("atheris")
     from tests.fuzz.targets import TARGETS, check
 
     target = TARGETS[name]
     (folder / "seeds").mkdir()
-    for number, seed in enumerate(target.seeds):
-        (folder / f"seeds/{number}").write_bytes(seed)
+    for number, given in enumerate(target.seeds):
+        (folder / f"seeds/{number}").write_bytes(given)
     (folder / "words").write_text("".join(f'"{_quoted(word)}"\n' for word in target.words if word))
     folders = [folder / "new", folder / "seeds", *([CORPUS / name] if (CORPUS / name).is_dir() else [])]
 
@@ -169,6 +174,7 @@ def _guided(name: str, folder: Path, seconds: int) -> None:
         check(target, data)
 
     options: dict[str, Any] = {
+        "seed": seed,  # 0 is libFuzzer's word for any
         "max_total_time": seconds,
         "max_len": LARGEST,
         "timeout": HANGS_SECONDS,
