@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 from agent.control.scanning import Cgroups
 from agent.model.cpuset import CpuSet
@@ -13,8 +12,6 @@ from agent.model.workload import CgroupIdentity, Container, ProcessId
 from agent.node.cgroups import CgroupTree
 from agent.node.procfs import ProcFs
 from agent.planning.evidence import SeenContainer, with_devices
-
-_REMEMBERED: Final = 4096
 
 Places = Mapping[ProcessId, tuple[str, CgroupIdentity]]
 """Processes -> path of their cgroup, empty where that can't be read, and whose it is."""
@@ -28,10 +25,15 @@ class ContainerReader:
         self._cgroups = cgroups
         self._last: dict[str, CpuSet] = {}
         """Paths -> the cpuset that was read last: what others may use is not to depend on whether one can be read."""
+        self._near: frozenset[str] = frozenset()
+        self._far: frozenset[str] = frozenset()
+        """Paths of those with a process on an NPU, and of all others, when they were looked at last."""
 
     def cgroups_of(self, places: Places, topology: Topology, notes: list[Problem]) -> Cgroups:
         """The cpusets of processes on NPUs, by their own cgroups, which may have less than their containers."""
         read = self._reader(topology, notes)
+        self._near = frozenset(identity.path for _, identity in places.values())
+        self._forget()
         return {
             process: (path, read(path), self._latest(identity.path, read(identity.path)))
             for process, (path, identity) in places.items()
@@ -66,6 +68,8 @@ class ContainerReader:
         the others, and that is seen.
         """
         read = self._reader(topology, notes)
+        self._far = frozenset(identity.path for identity in identities.values())
+        self._forget()
         seen: dict[str, SeenContainer] = {}
         for process, identity in identities.items():
             if not (identity.pod_uid and identity.container_id):
@@ -107,10 +111,13 @@ class ContainerReader:
         """The cpuset of a container, as it was where it can't be read now."""
         if cpus is None:
             return self._last.get(path)
-        if len(self._last) >= _REMEMBERED:
-            self._last.clear()
         self._last[path] = cpus
         return cpus
+
+    def _forget(self) -> None:
+        """What was read of those that are there no more."""
+        for path in self._last.keys() - self._near - self._far:
+            del self._last[path]
 
     def _reader(self, topology: Topology, notes: list[Problem]) -> Callable[[str], CpuSet | None]:
         """Reads the effective cpuset of a path, once; None where that is empty. Where the host has no cpuset hierarchy
