@@ -33,8 +33,6 @@ need_root()
 
 LISTED, UNLISTED = 0, 1
 """NPUs: of the worker that npu-smi lists, and of the one that only holds the device open."""
-DEVICE = Path("/dev/full")
-"""A device that nobody else has open: it stands for that of NPU 1."""
 
 if version(release(Path("/"))) < (6, 6):
     pytest.skip("before Linux 6.6 events of processes want CAP_NET_ADMIN, too", allow_module_level=True)
@@ -55,10 +53,21 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def device() -> Iterator[Path]:
+    """A device of NPU 1 that nobody opens but who is told to: a new terminal. /dev/full and the like are others', too,
+    and the agent looks at every process of this machine."""
+    controller, terminal = os.openpty()
+    path = Path(os.ttyname(terminal))
+    path.chmod(0o666)
+    os.close(terminal)
+    yield path
+    os.close(controller)
+
+
+@pytest.fixture
+def node(tmp_path: Path, device: Path) -> Iterator[Node]:
     npu_smi = make_root(tmp_path, PROFILE)
-    null, number = os.stat("/dev/null").st_rdev, os.stat(DEVICE).st_rdev
-    assert null != number
+    number = device.stat().st_rdev
     (tmp_path / "dev/davinci").write_text(f"0 236:0\n1 {os.major(number)}:{os.minor(number)}\n")
     tmp_path.chmod(0o777)
     irq = spare_irq()
@@ -73,7 +82,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     ):
         npu_smi.set_rows([ProcessRow(LISTED, listed.pid, 30_000, "python")])
         listed.map("private", 4)
-        unlisted.open(DEVICE)
+        unlisted.open(device)
         yield Node(tmp_path, listed, unlisted, irq)
 
 
