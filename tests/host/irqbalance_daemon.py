@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.node.irqbalance import Irqbalance
+from tests.host.alone import one_at_a_time
 
 PROGRAM = shutil.which("irqbalance", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 MASKS = Path("/proc/irq")
@@ -34,8 +33,7 @@ def needs() -> None:
 @contextmanager
 def alone() -> Iterator[None]:
     """One test at a time, and nobody's own irqbalance."""
-    with (Path(tempfile.gettempdir()) / "cpubind-irqbalance.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time("irqbalance"):
         if Irqbalance(Path("/")).find() is not None:
             pytest.skip("irqbalance runs on this machine already")
         before = masks()

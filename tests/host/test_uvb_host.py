@@ -14,6 +14,7 @@ from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import Moved, UvbOutcome
 from agent.node.cgroups import CgroupTree
 from agent.node.uvb import NAME, UvbThreads, of_the_host
+from tests.host.alone import one_at_a_time
 from tests.host.support import ALL, ON_A, ON_B, A, B, CountingHost, cpuset_cgroup, mask, two_cpus
 
 ROOT = Path("/")
@@ -29,8 +30,8 @@ pytestmark = [
 
 @pytest.fixture
 def service() -> Iterator[StandIn]:
-    """A process of the host with a UVB thread."""
-    with StandIn("--threads", "2") as service:
+    """A process of the host with a UVB thread. All such threads of this machine are looked at, and moved."""
+    with one_at_a_time("uvb"), StandIn("--threads", "2") as service:
         yield service
 
 

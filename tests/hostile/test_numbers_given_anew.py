@@ -24,6 +24,7 @@ from agent.node.cgroups import CgroupTree
 from agent.node.procfs import ProcFs
 from agent.node.threads import ThreadBinder
 from agent.node.uvb import NAME, of_the_host
+from tests.host.alone import one_at_a_time
 from tests.host.support import ALL, APART, ON_A, ON_B, A, B, CountingHost, identity, mask, two_cpus
 from tests.hostile.numbers import ended_after, start_as
 
@@ -204,7 +205,7 @@ def test_whoever_gets_the_number_while_an_event_is_acted_on_keeps_his_mask(worke
 )
 @pytest.mark.parametrize("at", ["between", "write"])
 def test_whoever_has_the_number_of_an_ended_uvb_thread_keeps_his_mask(host: CountingHost, at: str) -> None:
-    with StandIn("--threads", "1") as service:
+    with one_at_a_time("uvb"), StandIn("--threads", "1") as service:
         (tid,) = service.spawn(NAME)
         uvb = Uvb(Path("/"), host)
         with ended_after(tid):

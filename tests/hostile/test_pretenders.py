@@ -23,6 +23,7 @@ from agent.node.uvb import UvbThreads
 from tests.control.pods import IN, by_annotation
 from tests.control.rig import Rig, masks
 from tests.control.steps import uvb_thread
+from tests.host.alone import one_at_a_time
 from tests.host.support import CPUSETS, ON_A, cpuset_cgroup, two_cpus
 
 OWN = CpuSet.parse("64-95")
@@ -86,7 +87,8 @@ def test_a_worker_all_of_whose_threads_have_the_name_of_a_role_gets_that_one_cpu
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a cgroup")
 def test_a_real_thread_of_that_name_in_a_container_is_no_uvb_thread() -> None:
     name = "kubepods/pod12345678-1234-1234-1234-123456789abc/" + "e" * 64
-    with StandIn("--threads", "1") as pretender, pod_cgroup(name) as folder:
+    # Until it is in the pod it is one.
+    with one_at_a_time("uvb"), StandIn("--threads", "1") as pretender, pod_cgroup(name) as folder:
         (tid,) = pretender.spawn(UVB_THREAD)
         (folder / "cgroup.procs").write_text(str(pretender.pid))
         assert tid not in [seen.thread.tid for seen in UvbThreads(Path("/")).scan()[0]]
