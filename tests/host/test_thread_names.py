@@ -23,15 +23,21 @@ from agent.node.listing import Listing, parse
 from agent.node.taskdir import TaskDir
 from agent.node.taskstats import BATCH, TaskStats
 from agent.node.threads import ThreadBinder
+from tests.host.alone import LAST_PID, next_pid, one_at_a_time
 from tests.host.support import ALL, APART, ON_A, ON_B, A, B, CountingHost, identity, mask, tids, two_cpus
-
-LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 @pytest.fixture
 def worker() -> Iterator[StandIn]:
     with StandIn("--threads", "4", "--acl", "--release") as worker:
         yield worker
+
+
+@pytest.fixture
+def numbers() -> Iterator[None]:
+    """No other test has the kernel give a number again meanwhile."""
+    with one_at_a_time("pid"):
+        yield
 
 
 @pytest.fixture
@@ -100,6 +106,7 @@ def test_a_listing_larger_than_its_buffer_is_read_whole() -> None:
             assert sorted(tasks.entries()) == sorted(tids(worker.pid))
 
 
+@pytest.mark.usefixtures("numbers")
 def test_a_thread_that_got_the_number_of_another_has_another_inode(tasks: TaskDir, worker: StandIn) -> None:
     (tid,) = worker.spawn("first")
     before = tasks.entries()[tid]
@@ -113,8 +120,8 @@ def spawn_as(worker: StandIn, name: str, tid: int) -> None:
     if not os.access(LAST_PID, os.W_OK):
         pytest.skip(f"needs {LAST_PID} (CONFIG_CHECKPOINT_RESTORE), and the right to write it")
     for _ in range(100):
-        LAST_PID.write_text(str(tid - 1))
-        (got,) = worker.spawn(name)
+        with next_pid(tid):
+            (got,) = worker.spawn(name)
         if got == tid:
             return
         worker.end(got)
@@ -281,6 +288,7 @@ def test_the_name_of_a_new_thread_is_kept_from_the_second_pass_on(sweep: Sweep, 
 
 
 @two_cpus
+@pytest.mark.usefixtures("numbers")
 def test_a_number_that_was_given_anew_is_noticed_without_an_event(sweep: Sweep, worker: StandIn) -> None:
     tid = worker.threads["worker"][0]
     worker.end(tid)

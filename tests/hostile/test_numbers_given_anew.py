@@ -33,6 +33,13 @@ PROC = Path("/proc")
 pytestmark = [two_cpus, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to choose a process's number")]
 
 
+@pytest.fixture(autouse=True)
+def numbers() -> Iterator[None]:
+    """No other test has the kernel give a number again meanwhile."""
+    with one_at_a_time("pid"):
+        yield
+
+
 @pytest.fixture
 def worker() -> Iterator[StandIn]:
     with StandIn("--threads", "4", "--acl", "--release") as worker:
