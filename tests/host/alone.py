@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+INTERRUPTS = "interrupts"
+"""To move them, or to write a mask that was read before."""
+
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 

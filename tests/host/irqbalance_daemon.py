@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.node.irqbalance import Irqbalance
-from tests.host.alone import one_at_a_time
+from tests.host.alone import INTERRUPTS, one_at_a_time
 
 PROGRAM = shutil.which("irqbalance", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 MASKS = Path("/proc/irq")
@@ -33,7 +33,7 @@ def needs() -> None:
 @contextmanager
 def alone() -> Iterator[None]:
     """One test at a time, and nobody's own irqbalance."""
-    with one_at_a_time("irqbalance"):
+    with one_at_a_time(INTERRUPTS):
         if Irqbalance(Path("/")).find() is not None:
             pytest.skip("irqbalance runs on this machine already")
         before = masks()

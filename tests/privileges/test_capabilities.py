@@ -14,6 +14,7 @@ import pytest
 from agent.cli.checks import Check
 from agent.node.capabilities import NEEDS, Capability, Feature
 from agent.node.prerequisites import release, version
+from tests.host import alone
 from tests.privileges.interrupt import spare_irq
 from tests.privileges.probe import INTERRUPTS
 from tests.privileges.rig import AGENT, FIVE, another_users_worker, just, need_root
@@ -26,7 +27,8 @@ Probe = Callable[..., dict[str, str]]
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
     """The agent's parts with just some capabilities: what each was told by the kernel, empty where it did its work."""
-    irq = spare_irq()
+    with alone.one_at_a_time(alone.INTERRUPTS):
+        irq = spare_irq()
     with another_users_worker("--threads", "1") as worker:
         worker.open(Path("/dev/null"))
         address = worker.map("private", 1)
@@ -34,7 +36,8 @@ def probe() -> Iterator[Probe]:
         def tried(held: Collection[Capability], **how: Any) -> dict[str, str]:
             command = [*just(held, **how), sys.executable, "-m", "tests.privileges.probe"]
             arguments = [str(number) for number in (worker.pid, address, irq)]
-            done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+            with alone.one_at_a_time(alone.INTERRUPTS):
+                done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, done.stderr
             found: dict[str, str] = json.loads(done.stdout)
             if not irq:

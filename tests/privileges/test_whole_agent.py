@@ -70,16 +70,18 @@ def node(tmp_path: Path, device: Path) -> Iterator[Node]:
     number = device.stat().st_rdev
     (tmp_path / "dev/davinci").write_text(f"0 236:0\n1 {os.major(number)}:{os.minor(number)}\n")
     tmp_path.chmod(0o777)
-    irq = spare_irq()
     bus = PROFILE.inventory.npus[LISTED].bus_id
-    for path in (f"sys/bus/pci/devices/{bus.lower()}/msi_irqs/{irq}", f"sys/kernel/irq/{irq}/actions"):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text("sq_send_trigger_irq\n")
     with (
         alone(),  # the interrupt is put back, and no irqbalance of another test is told of it
         another_users_worker("--threads", "3") as listed,
         another_users_worker("--threads", "3") as unlisted,
     ):
+        irq = spare_irq()
+        if irq:  # not where the agent is to put it, as whoever was here last may have left it
+            Path(f"/proc/irq/{irq}/smp_affinity_list").write_text(f"{max(os.sched_getaffinity(0))}\n")
+        for path in (f"sys/bus/pci/devices/{bus.lower()}/msi_irqs/{irq}", f"sys/kernel/irq/{irq}/actions"):
+            (tmp_path / path).parent.mkdir(parents=True)
+            (tmp_path / path).write_text("sq_send_trigger_irq\n")
         npu_smi.set_rows([ProcessRow(LISTED, listed.pid, 30_000, "python")])
         listed.map("private", 4)
         unlisted.open(device)
