@@ -10,16 +10,17 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
 import pytest
 
 from agent.demo.fake_kernel import PF_KTHREAD, PF_NO_SETAFFINITY, FakeKernel
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.node.host import Host
+from tests.host.support import remove_cgroup
 
 TWO = CpuSet.parse("0-1")
 V1_CPUSETS = Path("/sys/fs/cgroup/cpuset")
@@ -321,7 +322,7 @@ def real() -> Iterator[Real]:
     online = CpuSet.parse(Path("/sys/devices/system/cpu/online").read_text())
     if TWO - (online & CpuSet(os.sched_getaffinity(0))):
         pytest.skip("CPUs 0 and 1 are not both there to be used")
-    folder = V1_CPUSETS / f"cpubind-test-{os.getpid()}"
+    folder = V1_CPUSETS / f"cpubind-test-{uuid4()}"
     try:
         folder.mkdir()
     except OSError as error:
@@ -336,12 +337,7 @@ def real() -> Iterator[Real]:
     finally:
         if machine is not None:
             machine.close()
-        # An ended task leaves its cgroup a moment after it has been waited for.
-        for _ in range(100):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-                break
-            time.sleep(0.02)
+        remove_cgroup(folder)
 
 
 @pytest.mark.parametrize("seed", range(24))

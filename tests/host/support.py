@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -109,13 +110,12 @@ class Cgroup:
         (self._folder / "tasks").write_text(str(tid))
 
 
-def _remove(folder: Path) -> None:
-    """An ended task leaves its cgroup a moment after it has been waited for, and others may be forking."""
+def remove_cgroup(folder: Path, leave: Callable[[], None] = lambda: None) -> None:
+    """An ended task leaves its cgroup a moment after it has been waited for, and others may be forking: `leave` sends
+    them elsewhere."""
     end = time.monotonic() + 20
     while True:
-        for tid in (folder / "tasks").read_text().split():
-            with suppress(ProcessLookupError):
-                (CPUSETS / "tasks").write_text(tid)
+        leave()
         try:
             folder.rmdir()
         except OSError as error:
@@ -124,6 +124,12 @@ def _remove(folder: Path) -> None:
             time.sleep(0.02)
         else:
             return
+
+
+def _to_the_root(folder: Path) -> None:
+    for tid in (folder / "tasks").read_text().split():
+        with suppress(ProcessLookupError):
+            (CPUSETS / "tasks").write_text(tid)
 
 
 @contextmanager
@@ -139,4 +145,4 @@ def cpuset_cgroup(cpus: CpuSet, name: str = "") -> Iterator[Cgroup]:
         group.write(cpus)
         yield group
     finally:
-        _remove(folder)
+        remove_cgroup(folder, partial(_to_the_root, folder))

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,7 @@ from agent.model.reason import Reason, Refused
 from agent.model.workload import CgroupIdentity
 from agent.node import cgroups as module
 from agent.node.cgroups import CgroupTree, find_cpuset, own_cgroup
+from tests.host.support import remove_cgroup
 
 from .conftest import Tree
 
@@ -378,8 +379,7 @@ def cpuset(needs_root: None) -> Iterator[Callable[[str, str], Path]]:
 
     yield make
     for folder in reversed(made):
-        with suppress(OSError):
-            folder.rmdir()
+        remove_cgroup(folder)
 
 
 @pytest.fixture
@@ -406,7 +406,7 @@ def test_a_real_cpuset_is_read_and_followed_when_it_changes(cpuset: Callable[[st
     whole = cgroups.root_cpus()
     assert whole is not None
     one = str(whole.take(1))
-    name = f"cpubind-{os.getpid()}"
+    name = f"cpubind-test-{uuid4()}"
     folder = cpuset(name, one)
     (folder / "cgroup.procs").write_text(str(sleeper))
     assert cgroups.path(sleeper) == f"/{name}"
@@ -420,7 +420,7 @@ def test_a_real_container_in_a_real_pod_is_told_with_its_cpus(cpuset: Callable[[
     cgroups = CgroupTree(Path("/"))
     whole = cgroups.root_cpus()
     assert whole is not None
-    top = f"cpubind-{os.getpid()}"
+    top = f"cpubind-test-{uuid4()}"
     for name in (top, f"{top}/kubepods", f"{top}/kubepods/pod{UID}"):
         cpuset(name, str(whole))
     container = cpuset(f"{top}/kubepods/pod{UID}/{ID}", str(whole.take(1)))
@@ -437,6 +437,7 @@ def test_a_real_container_in_a_real_pod_is_told_with_its_cpus(cpuset: Callable[[
 NAMESPACED = """
 import ctypes, os, subprocess, sys
 from pathlib import Path
+from uuid import uuid4
 from agent.node.cgroups import CgroupTree, own_cgroup
 
 group, mounted, sibling = sys.argv[1:]
@@ -462,7 +463,7 @@ def test_an_agent_in_a_real_cgroup_namespace_finds_itself_and_others(
 ) -> None:
     whole = CgroupTree(Path("/")).root_cpus()
     assert whole is not None
-    top = f"cpubind-{os.getpid()}"
+    top = f"cpubind-test-{uuid4()}"
     cpuset(top, str(whole))
     own = cpuset(f"{top}/own", str(whole))
     other = cpuset(f"{top}/other", str(whole))
