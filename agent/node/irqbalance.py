@@ -16,6 +16,7 @@ What it is was read in its source (irqbalance.c, versions 1.3 to 1.9 and later) 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import socket
@@ -40,6 +41,9 @@ LIST_BYTES: Final = (500 - len("settings ban irqs "), 255)
 _COMM: Final = "irqbalance"
 _SECONDS: Final = 3.0
 """For a whole exchange. It answers within milliseconds, unless it is just reading /proc/interrupts."""
+_PARTING_SECONDS: Final = 6.0
+"""How long this process stays for answers that come late, which would end who gives them: shorter than what kubelet
+leaves an agent to end in."""
 _MAX_ANSWER: Final = 1 << 18
 _CREDENTIALS: Final = struct.Struct("3i")
 """struct ucred: pid, uid, gid."""
@@ -135,9 +139,7 @@ class Irqbalance:
         deadline = time.monotonic() + _SECONDS
         if not self.lives(process):
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        for asked, waiting in list(_UNANSWERED.items()):
-            if _done_with(waiting):
-                _UNANSWERED.pop(asked, None)
+        _take_answers()
         if process in _UNANSWERED:
             raise TimeoutError(errno.ETIMEDOUT, "it has not answered yet")
         connection = self._connect(process.pid, deadline)
@@ -253,6 +255,22 @@ def _answer(connection: socket.socket, deadline: float) -> bytes:
         answer += chunk
         if len(answer) > _MAX_ANSWER:
             raise OSError(errno.EMSGSIZE, "its answer does not end")
+
+
+def _take_answers() -> None:
+    for asked, waiting in list(_UNANSWERED.items()):
+        if _done_with(waiting):
+            _UNANSWERED.pop(asked, None)
+
+
+@atexit.register
+def _part() -> None:
+    """A command that only asks ends soon after it has given up waiting, and so may the agent."""
+    deadline = time.monotonic() + _PARTING_SECONDS
+    _take_answers()
+    while _UNANSWERED and time.monotonic() < deadline:
+        time.sleep(0.02)
+        _take_answers()
 
 
 def _done_with(connection: socket.socket) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,23 @@ def test_it_lives_on_when_it_comes_to_answer_after_nobody_waits_any_more() -> No
         assert process.poll() is None
         assert balancer.bans(found) == frozenset()
         assert balancer.ban(found, (), [43]) == {43}
+
+
+def test_it_lives_on_when_the_process_that_asked_would_have_ended_by_then() -> None:
+    command = [sys.executable, "-m", "agent", "doctor"]
+    with daemon() as process, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+        process.send_signal(signal.SIGSTOP)
+        assert asking.stdout is not None
+        said: list[str] = []
+        while not said or " checks: " not in said[-1]:
+            said.append(asking.stdout.readline())
+            assert said[-1], said
+        assert [line for line in said if "irqbalance" in line and "timed out" in line]
+        time.sleep(1)
+        process.send_signal(signal.SIGCONT)
+        asking.wait(60)
+        time.sleep(2)
+        assert process.poll() is None
 
 
 def test_it_is_reached_in_its_own_mount_namespace_where_run_is_another() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from contextlib import suppress
 
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.model.reason import Reason, Refused
+from agent.model.workload import ProcessId
+from agent.node import irqbalance
 from agent.node.irqbalance import LIST_BYTES, fitting, parse_setup
 
 _irqs = st.lists(st.integers(0, 99_999), max_size=300, unique=True)
@@ -55,3 +59,27 @@ def test_a_list_holds_whole_numbers_each_once_what_is_to_be_kept_first(
     assert listed == order[: len(listed)]
     rest = order[len(listed) :]
     assert not rest or len(" ".join(map(str, [*listed, rest[0]]))) > limit
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_who_leaves_before_an_answer_came_waits_for_it_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    here, there = socket.socketpair()
+    waiting = {ProcessId(1, 1): here}
+    monkeypatch.setattr(irqbalance, "_UNANSWERED", waiting)
+    monkeypatch.setattr(irqbalance, "_PARTING_SECONDS", 60.0 if answers else 0.2)
+
+    def answer() -> None:
+        there.sendall(b"SLEEP 10 BANNED 0")
+        there.close()
+
+    late = threading.Timer(0.2, answer)
+    if answers:
+        late.start()
+    irqbalance._part()
+    assert bool(waiting) is not answers
+    if answers:
+        late.join()
+    here.close()
+    there.close()
