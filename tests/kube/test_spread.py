@@ -122,7 +122,7 @@ def test_a_server_that_stays_away_is_asked_with_pauses_alone_once_the_time_is_ov
     proxy.refuse()
     pods.until_problem("refused")
     before = sum(pods.counted.values())
-    pods.until(lambda: sum(pods.counted.values()) >= before + 4, "it tries again and again", 1.0)
+    pods.until(lambda: sum(pods.counted.values()) >= before + 4, "it tries again and again", 3.0)
     proxy.heal()
     pods.until_open()
 

@@ -230,14 +230,14 @@ def test_the_pauses_after_brief_watches_begin_anew_once_one_has_lasted(
     monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.3)
     pods = follow(backoffs=Backoffs(0.1, 100.0))
     pods.until_open()
-    for _ in range(3):
+    for _ in range(4):
         proxy.cut()
         pods.until_open()
     time.sleep(0.4)
     proxy.cut()
     start = time.monotonic()
     pods.until_open()
-    assert time.monotonic() - start < 0.3
+    assert time.monotonic() - start < 1.0, "the next pause would be 1.1 to 1.6 seconds"
 
 
 def test_a_stream_that_falls_silent_is_given_up(
@@ -258,11 +258,11 @@ def test_a_stream_that_falls_silent_is_given_up(
 def test_bookmarks_keep_a_quiet_watch_open(
     monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, follow: Follow
 ) -> None:
-    monkeypatch.setattr(watch, "SILENT_SECONDS", 0.6)
+    monkeypatch.setattr(watch, "SILENT_SECONDS", 1.5)
     fake_cluster.bookmark_interval = 0.2
     pods = follow()
     pods.until_open()
-    assert pods.asked_within(1.5) == 0
+    assert pods.asked_within(3.5) == 0
 
 
 def test_the_ca_is_read_anew_now_and_then_without_another_list(
