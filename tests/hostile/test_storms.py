@@ -14,6 +14,7 @@ from agent.control import storms
 from agent.demo.standin import StandIn
 from agent.model.node import ProcessRow
 from benchmarks.scene import CONTEXT_MIB, Scene, astray
+from tests.host.alone import one_at_a_time
 from tests.host.hearing import hearing, hears, wait_for
 from tests.host.support import APART, A, B, mask, two_cpus
 from tests.hostile.storm import NAME, Storm
@@ -46,7 +47,7 @@ SECONDS = 5.0
 def test_a_storm_takes_a_bounded_share_of_a_core_and_keeps_no_other_worker_waiting(
     what: str, threads: int, rate: float, worker: bool
 ) -> None:
-    with Scene() as scene:
+    with one_at_a_time("storm"), Scene() as scene:
         calm = scene.worker(0)
         agent = scene.agent()
         agent.wait_until_bound([calm])
