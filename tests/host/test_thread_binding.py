@@ -438,11 +438,12 @@ def test_without_the_right_it_is_said_once_and_the_masks_stay(bench: Bench, work
 
 
 def per_cpu_kernel_thread() -> ProcessId | None:
-    """A kernel thread that lives on one CPU and can't be moved."""
+    """A kernel thread that lives on one CPU and can't be moved. Those of work queues come and go."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal() and (tasks := TaskDir.open("/proc", int(entry))) is not None:
             with tasks:
-                if tasks.leader.flags & PF_NO_SETAFFINITY and tasks.leader.ppid == 2 and mask(int(entry)) == {A}:
+                stays = tasks.leader.ppid == 2 and not (tasks.comm(entry) or b"").startswith(b"kworker/")
+                if stays and tasks.leader.flags & PF_NO_SETAFFINITY and mask(int(entry)) == {A}:
                     return ProcessId(int(entry), tasks.leader.start_time)
     return None
 
