@@ -54,6 +54,19 @@ def listening(agent: Running) -> list[tuple[str, int]]:
     return [(one.laddr.ip, one.laddr.port) for one in connections if one.status == psutil.CONN_LISTEN]
 
 
+def until_listened_on(port: int) -> None:
+    """That begins in a thread of its own."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < end, "nobody listens"
+            time.sleep(0.01)
+        else:
+            return
+
+
 def sample(text: str, name: str) -> float:
     (line,) = (line for line in text.splitlines() if line.startswith(f"{name} "))
     return float(line.split()[1])
@@ -133,6 +146,7 @@ def test_the_demo_serves_those_of_its_agent_where_it_is_told_to(
                 clock=time.monotonic,
             )
         )
+        until_listened_on(port)
         for _ in range(200):
             agent.step()
             seen.append(read(f"http://127.0.0.1:{port}/metrics"))
