@@ -194,8 +194,9 @@ def test_the_program_answers_as_the_object_does(node: VirtualNode) -> None:
 def test_it_fails_hangs_and_recovers(tmp_path: Path) -> None:
     node = VirtualNode(tmp_path, "atlas300i")
     command = NpuSmiCommand(str(node.npu_smi.path), timeout=0.3)
+    patient = NpuSmiCommand(str(node.npu_smi.path))
     node.npu_smi.fail()
-    for npu_smi in (node.npu_smi, command):
+    for npu_smi in (node.npu_smi, patient):
         with pytest.raises(Refused) as refused:
             npu_smi.query("info")
         assert refused.value.reason is Reason.DRIVER_NOT_READY
@@ -206,5 +207,5 @@ def test_it_fails_hangs_and_recovers(tmp_path: Path) -> None:
             npu_smi.query("info")
         assert refused.value.reason is Reason.NPU_SMI_HUNG
     node.npu_smi.recover()
-    assert node.npu_smi.query("info") == NpuSmiCommand(str(node.npu_smi.path)).query("info")
+    assert node.npu_smi.query("info") == patient.query("info")
     assert node.npu_smi.calls == [("info",)] * 3
