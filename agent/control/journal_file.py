@@ -15,10 +15,11 @@ from typing import Any
 
 from agent.control.journal import BoundWorker, ConfinedProcess, IrqBans, Journal, TakenIrq, UvbThread
 from agent.model.cpuset import CpuSet
-from agent.model.node import Npu
+from agent.model.node import DeviceType, Npu
 from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason, Refused, printable
+from agent.model.spec import Cutting, Strategy
 from agent.model.workload import ProcessId, ThreadId
 from agent.node.documents import parse_json
 from agent.node.files import read_text
@@ -43,6 +44,7 @@ def dump(journal: Journal) -> str:
             {"domain": b.domain, "cpus": str(b.cpus), "npus": list(b.npus), "round": b.round, "cpuset": str(b.cpuset)}
             for b in journal.bases
         ],
+        "cutBy": None if journal.cut_by is None else _cutting_out(journal.cut_by),
         "workers": [
             _process_out(w.process)
             | {
@@ -107,6 +109,7 @@ def parse(text: str) -> Journal:
             bases=tuple(_base_in(entry) for entry in _entries(document["bases"])),
             workers=tuple(_worker_in(entry) for entry in _entries(document["workers"])),
             # The first release that wrote version 1 had none of these.
+            cut_by=None if document.get("cutBy") is None else _cutting_in(document["cutBy"]),
             settled=_settled_in(document.get("settled", {})),
             spec=_spec_in(document.get("spec")),
             own=document.get("own") is True,
@@ -211,6 +214,25 @@ def _base_in(entry: Mapping[str, Any]) -> Base:
         npus=tuple(sorted(map(_number, entry["npus"]))),
         round=_number(entry["round"]),
         cpuset=CpuSet.parse(entry["cpuset"]),
+    )
+
+
+def _cutting_out(cutting: Cutting) -> dict[str, Any]:
+    return {
+        "strategy": cutting.strategy,
+        "deviceType": cutting.device_type,
+        "reservedCpus": str(cutting.reserved_cpus),
+        "includeIsolatedCpus": cutting.include_isolated_cpus,
+    }
+
+
+def _cutting_in(entry: Mapping[str, Any]) -> Cutting:
+    strategy, device_type = entry["strategy"], entry["deviceType"]
+    return Cutting(
+        strategy=None if strategy is None else Strategy(strategy),
+        device_type=None if device_type is None else DeviceType(device_type),
+        reserved_cpus=CpuSet.parse(entry["reservedCpus"]),
+        include_isolated_cpus=entry["includeIsolatedCpus"] is True,
     )
 
 

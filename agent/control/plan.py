@@ -32,7 +32,7 @@ class Planner:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self.keeper = BaseKeeper()
+        self.keeper = BaseKeeper(journal.cut_by)
         self.accepted: Spec | None = None
         """The last spec that fitted the node."""
         self._last: Decision | None = None
@@ -61,11 +61,12 @@ class Planner:
         inp = PlanInput(seen.topology, inventory, seen.containers, seen.workers, self.journal.bases, spec)
         if provisional:
             return Decision(inp, make_plan(inp), faults)
-        cutting = replace(inp, bases=()) if self.keeper.outdated(inp, now) else inp
+        anew = self.keeper.outdated(inp, now)
+        cutting = replace(inp, bases=()) if anew else inp
         if self._last is None or self._last.inp != cutting:
             plan = make_plan(cutting)
-            self.keeper.planned(inp, plan, now)
-            self.journal = replace(self.journal, bases=plan.bases)
+            self.keeper.planned(inp, plan, now, anew=anew)
+            self.journal = replace(self.journal, bases=plan.bases, cut_by=self.keeper.cut_by)
             # The bases just taken give the same plan again: a look that finds nothing new plans nothing.
             self._last = Decision(replace(cutting, bases=plan.bases), plan, faults)
         return replace(self._last, faults=faults)

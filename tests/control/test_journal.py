@@ -15,10 +15,11 @@ from agent.control import journal_file as module
 from agent.control.journal import BoundWorker, ConfinedProcess, IrqBans, Journal, TakenIrq, UvbThread
 from agent.control.journal_file import dump, load, parse, save
 from agent.model.cpuset import CpuSet
-from agent.model.node import Npu
+from agent.model.node import DeviceType, Npu
 from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason, Refused
+from agent.model.spec import Cutting, Strategy
 from agent.model.workload import ProcessId, ThreadId
 from agent.planning.universe import Universe
 
@@ -54,6 +55,7 @@ JOURNAL = Journal(
         ConfinedProcess(ProcessId(4700, 98), "c0ffee", CpuSet.parse("0-1,38-39"), {ThreadId(4700, 98): CpuSet({5})}),
     ),
     begun_at=12345,
+    cut_by=Cutting(Strategy.NUMA_SLICE, DeviceType.ASCEND_950, CpuSet.parse("0-3"), include_isolated_cpus=True),
     lost=True,
     settled={"c0ffee": frozenset({0, 1}), "/user.slice": frozenset()},
     spec={"mode": "Disabled", "threadRules": [{"prefix": "ucm_", "role": "main"}], "reservedCpus": 3},
@@ -76,12 +78,12 @@ def test_of_another_boot_only_the_accepted_spec_is_kept(tmp_path: Path) -> None:
 
 def test_a_journal_of_the_release_that_kept_no_spec_is_read(tmp_path: Path) -> None:
     document = json.loads(dump(JOURNAL))
-    for later in ("spec", "own", "settled"):
+    for later in ("spec", "own", "settled", "cutBy"):
         del document[later]
     (tmp_path / "journal.json").write_text(json.dumps(document))
     journal, problem = load(tmp_path / "journal.json", "boot-1")
     assert problem is None
-    assert journal == replace(JOURNAL, spec=None, own=False, settled={})
+    assert journal == replace(JOURNAL, spec=None, own=False, settled={}, cut_by=None)
 
 
 def test_in_a_journal_of_the_release_that_undid_threads_alone_everybody_is_bound_and_nothing_else_was_taken(
@@ -134,6 +136,8 @@ journals = st.builds(
     uvb=st.lists(st.builds(UvbThread, threads, cpus, cpus), max_size=3).map(tuple),
     confined=st.lists(st.builds(ConfinedProcess, processes, texts, cpus, masks), max_size=3).map(tuple),
     begun_at=numbers,
+    cut_by=st.none()
+    | st.builds(Cutting, st.none() | st.sampled_from(Strategy), st.none() | st.sampled_from(DeviceType), cpus),
     lost=st.booleans(),
 )
 
