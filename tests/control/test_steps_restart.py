@@ -140,7 +140,7 @@ def test_what_a_restore_could_not_give_back_is_left_in_the_journal_for_the_next(
     rig.node.kernel.irq_errors = {}
     assert restore(rig).journal == Journal(
         **{field: getattr(restored.journal, field) for field in ("boot_id", "universe", "bases", "settled", "spec")},
-        **{field: getattr(restored.journal, field) for field in ("own", "begun_at", "lost")},
+        **{field: getattr(restored.journal, field) for field in ("own", "begun_at", "lost", "cut_by")},
     )
     assert moved(rig) == set()
 
