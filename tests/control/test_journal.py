@@ -328,3 +328,40 @@ def test_a_path_that_names_no_file_is_refused(name: str) -> None:
     for use in (lambda: load(Path(name), "boot-1"), lambda: save(Path(name), JOURNAL)):
         with pytest.raises(Refused, match="not the name of a file"):
             use()
+
+
+def test_every_thread_of_a_node_may_have_half_of_its_cpus(tmp_path: Path) -> None:
+    """``taskset -c 0-639:2``, before sixteen workers begin."""
+    half = CpuSet(range(0, 640, 2))
+    own = {ThreadId(tid, 1): half for tid in range(900)} | {ThreadId(1000, 2): CpuSet.parse("7")}
+    workers = tuple(replace(JOURNAL.workers[0], process=ProcessId(n, 1), masks=own) for n in range(16))
+    journal = replace(JOURNAL, workers=workers, confined=(replace(JOURNAL.confined[0], masks=own),))
+    assert save(tmp_path / "journal.json", journal) is None
+    assert load(tmp_path / "journal.json", "boot-1") == (journal, None)
+
+
+def test_threads_without_end_cost_their_own_masks_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many threads a worker has, and how long their masks are, is up to its pod: what is written must be read."""
+    path = tmp_path / "journal.json"
+    monkeypatch.setattr(module, "MAX_BYTES", 40_000)
+    few, many = JOURNAL.workers
+    crowd = replace(many, masks={ThreadId(tid, 1): CpuSet(range(tid, 640, 2)) for tid in range(100)})
+    journal = replace(JOURNAL, workers=(few, crowd))
+    for _ in range(2):
+        problem = save(path, journal)
+        assert problem is not None
+        assert (problem.reason, "process 4811:" in problem.message) == (Reason.STATE_NOT_WRITTEN, True)
+        assert load(path, "boot-1") == (replace(journal, workers=(few, many)), None)
+    assert save(path, JOURNAL) is None
+
+
+def test_what_would_not_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.json"
+    save(path, JOURNAL)
+    monkeypatch.setattr(module, "MAX_BYTES", len(path.read_text()) + 100)
+    with pytest.raises(Refused) as refused:
+        save(path, replace(JOURNAL, workers=JOURNAL.workers * 3))
+    assert refused.value.reason is Reason.STATE_NOT_WRITTEN
+    assert load(path, "boot-1") == (JOURNAL, None)
