@@ -15,7 +15,7 @@ from agent.control.balance import BanKeeper
 from agent.control.drift import Contests, DriftTotals, Part
 from agent.control.journal import IrqBans, TakenIrq
 from agent.control.pci_addresses import Board, PciAddresses
-from agent.control.vectors import CQ, SQ, Key, Vector, targets, vectors
+from agent.control.vectors import CQ, SQ, Key, Vector, taken_vector, targets, vectors
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Npu
 from agent.model.outcome import IrqOutcome
@@ -214,8 +214,7 @@ class Interrupts:
             return _Look(npu, problem=address)
         look, target = _Look(npu), targets(cpus)
         try:
-            unnamed = self._unnamed.get(address)
-            device = self._resolve(address, anew=unnamed is not None and self._clock() >= unnamed.until)
+            device = self._resolve(address)
             device.npu = npu.id
             if not device.listing:
                 text = f"NPU {npu.id}: no interrupts in msi_irqs of {address}"
@@ -235,11 +234,12 @@ class Interrupts:
             return _Look(npu, problem=refused.problem)
         return look
 
-    def _resolve(self, address: str, *, anew: bool = False) -> _Device:
+    def _resolve(self, address: str) -> _Device:
         """The interrupts of a PCI function. Entries in `taken` follow theirs to a new number."""
         listing = msi_irqs(self._root, address)
-        device = self._devices.get(address)
-        if device is not None and device.listing == listing and not anew:
+        device, unnamed = self._devices.get(address), self._unnamed.get(address)
+        due = unnamed is not None and self._clock() >= unnamed.until
+        if device is not None and device.listing == listing and not due:
             return device
         names = self._names.of(listing)
         found = vectors(address, names)
@@ -385,7 +385,10 @@ class Interrupts:
         be tried again."""
         entry = self._taken[key]
         try:
-            vector = next((v for v in self._resolve(entry.pci).vectors if v.key == key), None)
+            device, unnamed = self._resolve(entry.pci), self._unnamed.get(entry.pci)
+            handlers = self._names.of((entry.irq,))[entry.irq] if entry.irq in device.listing else None
+            waiting = unnamed is not None and unnamed.seconds < _UNNAMED_SECONDS
+            vector = taken_vector(entry, device.vectors, handlers, waiting=waiting)
             current = None if vector is None else read_affinity(self._root, vector.irq)
         except Refused as refused:
             self._stuck[key] = refused.problem
