@@ -35,6 +35,8 @@ class BoundWorker:
     """Its threads that had a mask narrower than their cpuset before the first binding -> that mask."""
     memory: MemoryOutcome | None = None
     """What came of moving its memory, which is done once. ``Pending`` in the journal: it was begun."""
+    told: CpuSet = EMPTY
+    """All CPUs that it had before these, which its threads may remember."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ def dump(journal: Journal) -> str:
                 "left": str(w.left),
                 "memory": None if w.memory is None else _memory_out(w.memory),
             }
+            | ({"told": str(w.told)} if w.told else {})
             | _masks_out(w.masks)
             for w in journal.workers
         ],
@@ -285,6 +286,7 @@ def _worker_in(entry: Mapping[str, Any]) -> BoundWorker:
         container=_text(entry.get("container", "")),
         complete=entry.get("complete", True) is True,
         left=CpuSet.parse(entry.get("left", "")),
+        told=CpuSet.parse(entry.get("told", "")),
         masks=_masks_in(entry),
         memory=None if entry.get("memory") is None else _memory_in(entry["memory"]),
     )

@@ -304,3 +304,30 @@ def test_without_a_journal_masks_that_are_those_of_the_plan_are_nobodys_own(rig:
     rig.settle()
     opt_out(rig, worker)
     assert is_free(worker)
+
+
+@pytest.mark.parametrize("first", ["Enforce", "DryRun"])
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("remembers_masks", [True, False])
+def test_cpus_that_were_taken_and_came_back_are_given_back_too(
+    rig: Rig, first: str, restarted: bool, remembers_masks: bool
+) -> None:
+    """Since Linux 6.2 a thread remembers what it was told, be it more than the pool that it has by now."""
+    rig.node.kernel.remembers_masks = remembers_masks
+    worker = start(rig)
+    rig.settle()
+    pool = CpuSet.parse(rig.npu(0)["pool"])
+    batch = rig.node.kubelet.add_pod("batch", own_cpus=CpuSet(sorted(pool)[4:8]), annotations={})
+    for _ in range(2):
+        rig.sweep()
+    assert len(CpuSet.parse(rig.npu(0)["pool"])) == len(pool) - 4
+    rig.ask(mode=first)
+    rig.sweep()
+    if restarted:
+        rig.restart()
+    rig.node.kubelet.remove_pod(batch)
+    rig.ask(mode="Disabled")
+    rig.settle()
+    whole = {str(rig.node.profile.topology.online)}
+    assert {str(task.mask) for task in worker.threads} == whole
+    assert rig.condition("Restored")["status"] == "True"

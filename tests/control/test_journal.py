@@ -40,6 +40,7 @@ JOURNAL = Journal(
             container="c0ffee",
             complete=False,
             left=CpuSet.parse("40-41"),
+            told=CpuSet.parse("40-43"),
             masks={ThreadId(4712, 100): CpuSet.parse("7"), ThreadId(4713, 101): CpuSet.parse("0-3,9")},
             memory=MemoryOutcome("Partial", Problem(Reason.BUDGET_SPENT, "10 s"), node=1, moved=1 << 36, left=5),
         ),
@@ -95,6 +96,7 @@ def test_in_a_journal_of_the_release_that_undid_threads_alone_everybody_is_bound
     for worker in document["workers"]:
         for later in ("container", "complete", "left", "masks", "memory"):
             del worker[later]
+        worker.pop("told", None)
     (tmp_path / "journal.json").write_text(json.dumps(document))
     journal, problem = load(tmp_path / "journal.json", "boot-1")
     assert problem is None
@@ -125,6 +127,7 @@ journals = st.builds(
             BoundWorker,
             *(processes, cpus, st.builds(Roles, cpus, cpus, cpus, cpus), texts, st.booleans(), cpus, masks),
             st.none() | memories,
+            cpus,
         ),
         max_size=3,
     ).map(tuple),
