@@ -364,7 +364,7 @@ class Actor:
                 online=online,
                 children=children,
                 exclude={worker.pid for worker in workers},
-                left=binding.left,
+                left=binding.left | binding.told if binding.left else EMPTY,
             )
         if binding.left:
             orphans = self._undoer.free_orphans(process, around)

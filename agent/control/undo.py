@@ -70,7 +70,7 @@ class Undoer:
         """Gives back what is still on CPUs that a worker has left, and on none that a worker of its container has."""
         binding = self._bindings[process]
         pools = [binding.pool, *(other.pool for other in self._neighbours(process))]
-        return self._release_beside(process, around, binding.left, unless=pools)
+        return self._release_beside(process, around, binding.left | binding.told, unless=pools)
 
     def haunted(self, process: ProcessId, living: Collection[ProcessId], around: Surroundings) -> bool:
         """Whether something is left on the CPUs of a worker that ended, and they are those of no other."""

@@ -331,3 +331,18 @@ def test_cpus_that_were_taken_and_came_back_are_given_back_too(
     whole = {str(rig.node.profile.topology.online)}
     assert {str(task.mask) for task in worker.threads} == whole
     assert rig.condition("Restored")["status"] == "True"
+
+
+def test_a_child_that_remembers_more_than_the_last_pool_moves_with_its_worker(rig: Rig) -> None:
+    worker = start(rig)
+    rig.settle()
+    pool = CpuSet.parse(rig.npu(0)["pool"])
+    batch = rig.node.kubelet.add_pod("batch", own_cpus=CpuSet(sorted(pool)[4:8]), annotations={})
+    for _ in range(2):
+        rig.sweep()
+    child = worker.fork(creator=worker.pid)
+    rig.node.kubelet.remove_pod(batch)
+    rig.ask(strategy="GlobalSlice")
+    rig.sweep()
+    assert pool.isdisjoint(CpuSet.parse(rig.npu(0)["pool"]))
+    assert str(child.mask) == rig.npu(0)["roles"]["main"]
