@@ -63,6 +63,15 @@ def vectors(pci: str, names: Mapping[int, tuple[str, ...]]) -> tuple[Vector, ...
     return tuple(found)
 
 
+def known_vectors(taken: Iterable[TakenIrq]) -> dict[str, tuple[Vector, ...]]:
+    """PCI function -> its interrupts that have a target, as an earlier run of the agent had resolved them."""
+    known: dict[str, tuple[Vector, ...]] = {}
+    for entry in sorted(taken, key=lambda entry: entry.irq):
+        vector = Vector(entry.pci, entry.action, entry.ordinal, entry.irq)
+        known[entry.pci] = (*known.get(entry.pci, ()), vector)
+    return known
+
+
 def taken_vector(
     taken: TakenIrq, found: Iterable[Vector], handlers: Sequence[str] | None, *, waiting: bool
 ) -> Vector | None:
