@@ -264,12 +264,12 @@ class Agent:
         around = Surroundings(seen.topology.online, seen.children, observer.members, observer.latest_children)
         if spec.mode is Mode.DISABLED:
             done, force = steps.restore(around, actor.bindings), {}
-            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children)
+            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children, cpuset=observer.cpuset)
         else:
             steps.let_go(plan, around.online, spec, actor.bindings)
             actor.prepare(plan, seen, spec)
             self._save_journal(notes)
-            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children)
+            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children, cpuset=observer.cpuset)
             force = actor.in_force(plan, acted, spec)
             steps.prepare(plan, seen, spec, around, force)
             done = steps.act(noted=self._save_journal(notes))
