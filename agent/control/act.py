@@ -193,10 +193,13 @@ class Actor:
         spec: Spec,
         members: Members,
         children: Callable[[], Children] | None = None,
+        *,
+        cpuset: Callable[[int], CpuSet | None] = lambda _pid: None,
     ) -> ActResult:
         """One pass over all workers of a plan that was prepared. Writes only what is not in place. `children` reads
-        those of this pass, by default those that were `seen`."""
-        around = Surroundings(seen.topology.online, seen.children, members, children or (lambda: seen.children))
+        those of this pass, by default those that were `seen`; `cpuset` that of a process."""
+        look = children or (lambda: seen.children)
+        around = Surroundings(seen.topology.online, seen.children, members, look, cpuset)
         if spec.mode is Mode.DISABLED:
             return self.restore(around)
         if spec.mode is Mode.DRY_RUN:
@@ -364,7 +367,7 @@ class Actor:
                 online=online,
                 children=children,
                 exclude={worker.pid for worker in workers},
-                left=binding.left,
+                left=binding.left | binding.told if binding.left else EMPTY,
             )
         if binding.left:
             orphans = self._undoer.free_orphans(process, around)

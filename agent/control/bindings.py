@@ -23,6 +23,9 @@ class Binding:
     """Its threads that had a mask narrower than their cpuset before the first binding -> that mask."""
     left: CpuSet = EMPTY
     """The CPUs that it had before these, on which something that came of it may still be."""
+    told: CpuSet = EMPTY
+    """All CPUs that it had before these. A thread that was in place when some were taken from its cpuset was told
+    nothing then: since Linux 6.2 it remembers them, and has them again when its cpuset does."""
     complete: bool = False
     """A first binding has been through, as far as the kernel let it: from then on a main thread that narrowed itself is
     left alone."""
@@ -40,6 +43,7 @@ class Binding:
             container=worker.container,
             masks=worker.masks,
             left=worker.left,
+            told=worker.told,
             complete=worker.complete,
         )
 
@@ -52,14 +56,16 @@ class Binding:
             container=self.container,
             complete=self.complete,
             left=self.left,
+            told=self.told,
             masks=self.masks,
         )
 
     @property
     def given(self) -> CpuSet:
         """Every CPU that the agent may have put a thread on."""
-        return self.pool | self.left
+        return self.pool | self.left | self.told
 
     def moved_to(self, roles: Roles, pool: CpuSet, container: str) -> Binding:
         """The binding to other CPUs. What the threads had before the first one is what they had before this one."""
-        return Binding(roles, pool, container or self.container, masks=self.masks, left=self.given)
+        left, told = self.pool | self.left, self.given
+        return Binding(roles, pool, container or self.container, masks=self.masks, left=left, told=told)

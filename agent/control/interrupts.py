@@ -15,7 +15,7 @@ from agent.control.balance import BanKeeper
 from agent.control.drift import Contests, DriftTotals, Part
 from agent.control.journal import IrqBans, TakenIrq
 from agent.control.pci_addresses import Board, PciAddresses
-from agent.control.vectors import CQ, SQ, Key, Vector, targets, vectors
+from agent.control.vectors import CQ, SQ, Key, Vector, known_vectors, taken_vector, targets, vectors
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.node import Npu
 from agent.model.outcome import IrqOutcome
@@ -110,6 +110,7 @@ class Interrupts:
         self._taken = {(entry.pci, entry.action, entry.ordinal): entry for entry in taken}
         self._placed = set(self._taken)
         self._adopted = set(self._taken)
+        self._known = known_vectors(taken) | self._known
         self._balance.bans = bans
 
     @property
@@ -214,8 +215,7 @@ class Interrupts:
             return _Look(npu, problem=address)
         look, target = _Look(npu), targets(cpus)
         try:
-            unnamed = self._unnamed.get(address)
-            device = self._resolve(address, anew=unnamed is not None and self._clock() >= unnamed.until)
+            device = self._resolve(address)
             device.npu = npu.id
             if not device.listing:
                 text = f"NPU {npu.id}: no interrupts in msi_irqs of {address}"
@@ -235,11 +235,12 @@ class Interrupts:
             return _Look(npu, problem=refused.problem)
         return look
 
-    def _resolve(self, address: str, *, anew: bool = False) -> _Device:
+    def _resolve(self, address: str) -> _Device:
         """The interrupts of a PCI function. Entries in `taken` follow theirs to a new number."""
         listing = msi_irqs(self._root, address)
-        device = self._devices.get(address)
-        if device is not None and device.listing == listing and not anew:
+        device, unnamed = self._devices.get(address), self._unnamed.get(address)
+        due = unnamed is not None and self._clock() >= unnamed.until
+        if device is not None and device.listing == listing and not due:
             return device
         names = self._names.of(listing)
         found = vectors(address, names)
@@ -250,9 +251,10 @@ class Interrupts:
             problem = Problem(Reason.IRQ_NAMES_UNKNOWN, address)
             unnamed = self._unnamed[address] = Refusal.after(self._unnamed.get(address), problem, self._clock())
             known = self._known.get(address, ())
-            if known and {vector.irq for vector in known} <= set(listing):
+            waiting = unnamed.seconds < _UNNAMED_SECONDS
+            if (waiting or len(known) >= len(found)) and known and {vector.irq for vector in known} <= set(listing):
                 found = known
-            elif unnamed.seconds < _UNNAMED_SECONDS:
+            elif waiting:
                 found = ()  # with some of the names the others would be counted wrongly
         if found:
             self._known[address] = found
@@ -353,9 +355,10 @@ class Interrupts:
             if refusal is not None and now < refusal.until:
                 return refusal.problem
         try:
-            if vector.action not in self._names.of((vector.irq,))[vector.irq]:
+            if vector.action not in (handlers := self._names.of((vector.irq,))[vector.irq]):
                 self._forget(vector.pci)
-                return Problem(Reason.PENDING, f"interrupt {vector.irq} is another's now")
+                what = "is another's now" if handlers else "has no handler just now"
+                return Problem(Reason.PENDING, f"interrupt {vector.irq} {what}")
             self._host.set_irq_affinity(vector.irq, cpus)
         except Refused as refused:
             return refused.problem
@@ -385,7 +388,10 @@ class Interrupts:
         be tried again."""
         entry = self._taken[key]
         try:
-            vector = next((v for v in self._resolve(entry.pci).vectors if v.key == key), None)
+            device, unnamed = self._resolve(entry.pci), self._unnamed.get(entry.pci)
+            handlers = self._names.of((entry.irq,))[entry.irq] if entry.irq in device.listing else None
+            waiting = unnamed is not None and unnamed.seconds < _UNNAMED_SECONDS
+            vector = taken_vector(entry, device.vectors, handlers, waiting=waiting)
             current = None if vector is None else read_affinity(self._root, vector.irq)
         except Refused as refused:
             self._stuck[key] = refused.problem

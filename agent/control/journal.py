@@ -13,6 +13,7 @@ from typing import Any
 from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
+from agent.model.spec import Cutting
 from agent.model.workload import ProcessId, ThreadId
 from agent.planning.universe import Universe
 
@@ -34,6 +35,8 @@ class BoundWorker:
     """Its threads that had a mask narrower than their cpuset before the first binding -> that mask."""
     memory: MemoryOutcome | None = None
     """What came of moving its memory, which is done once. ``Pending`` in the journal: it was begun."""
+    told: CpuSet = EMPTY
+    """All CPUs that it had before these, which its threads may remember."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Journal:
     boot_id: str = ""
     universe: Universe = field(default_factory=Universe)
     bases: tuple[Base, ...] = ()
+    cut_by: Cutting | None = None
+    """What of spec the bases were cut by; None where that is not known."""
     workers: tuple[BoundWorker, ...] = ()
     settled: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Key of a container that owns its CPUs -> its NPUs, where running ones had to tell them and had been still."""

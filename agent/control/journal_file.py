@@ -15,18 +15,22 @@ from typing import Any
 
 from agent.control.journal import BoundWorker, ConfinedProcess, IrqBans, Journal, TakenIrq, UvbThread
 from agent.model.cpuset import CpuSet
-from agent.model.node import Npu
+from agent.model.node import DeviceType, Npu
 from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason, Refused, printable
+from agent.model.spec import Cutting, Strategy
 from agent.model.workload import ProcessId, ThreadId
-from agent.node.documents import parse_json
+from agent.node import documents
+from agent.node.documents import memory_of, parse_json
 from agent.node.files import read_text
 from agent.node.storage import irregular, write_atomic
 from agent.planning.universe import Universe
 
 VERSION = 1
 MAX_BYTES = 16 << 20
+LONG_MASK = 100
+"""Characters of a mask."""
 MAX_ASIDE = 100
 """How many damaged ones are kept beside each other."""
 
@@ -43,6 +47,7 @@ def dump(journal: Journal) -> str:
             {"domain": b.domain, "cpus": str(b.cpus), "npus": list(b.npus), "round": b.round, "cpuset": str(b.cpuset)}
             for b in journal.bases
         ],
+        "cutBy": None if journal.cut_by is None else _cutting_out(journal.cut_by),
         "workers": [
             _process_out(w.process)
             | {
@@ -51,9 +56,10 @@ def dump(journal: Journal) -> str:
                 "container": w.container,
                 "complete": w.complete,
                 "left": str(w.left),
-                "masks": _masks_out(w.masks),
                 "memory": None if w.memory is None else _memory_out(w.memory),
             }
+            | ({"told": str(w.told)} if w.told else {})
+            | _masks_out(w.masks)
             for w in journal.workers
         ],
         "irqs": [
@@ -81,7 +87,7 @@ def dump(journal: Journal) -> str:
             for t in journal.uvb
         ],
         "confined": [
-            _process_out(c.process) | {"container": c.container, "off": str(c.off), "masks": _masks_out(c.masks)}
+            _process_out(c.process) | {"container": c.container, "off": str(c.off)} | _masks_out(c.masks)
             for c in journal.confined
         ],
         "settled": {key: sorted(npus) for key, npus in sorted(journal.settled.items())},
@@ -107,6 +113,7 @@ def parse(text: str) -> Journal:
             bases=tuple(_base_in(entry) for entry in _entries(document["bases"])),
             workers=tuple(_worker_in(entry) for entry in _entries(document["workers"])),
             # The first release that wrote version 1 had none of these.
+            cut_by=None if document.get("cutBy") is None else _cutting_in(document["cutBy"]),
             settled=_settled_in(document.get("settled", {})),
             spec=_spec_in(document.get("spec")),
             own=document.get("own") is True,
@@ -139,19 +146,56 @@ def load(path: Path, boot_id: str) -> tuple[Journal, Problem | None]:
         return Journal(boot_id=boot_id), replace(refused.problem, message=message)
 
 
-def save(path: Path, journal: Journal) -> None:
-    """Writes the journal. Refused(StateNotWritten) for an OSError, where `load` could not read what is there, and for
-    a spec that JSON has no words for."""
+def save(path: Path, journal: Journal) -> Problem | None:
+    """Writes the journal; a Problem (StateNotWritten) where it has no room for some masks that threads had before.
+
+    Refused(StateNotWritten) for an OSError, where `load` could not read what is there or will be, and for a spec that
+    JSON has no words for."""
     _check(path)
     try:
         _read(path, Reason.STATE_NOT_WRITTEN)
-        text = dump(journal)
+        text, problem = _fitting(journal)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text, mode=0o600)
     except OSError as error:
         raise Refused(Reason.STATE_NOT_WRITTEN, f"{printable(str(path), 150)}: {error.strerror}") from error
     except (TypeError, ValueError) as error:
         raise Refused(Reason.STATE_NOT_WRITTEN, f"journal: spec: {printable(str(error), 120)}") from None
+    return problem
+
+
+def _fitting(journal: Journal) -> tuple[str, Problem | None]:
+    """The text of a journal that `load` will read: where that has no room for all masks, without those of the workers
+    and helpers that have most of them. How many threads there are, and how long their masks, is up to the workload;
+    nobody else is to be forgotten for it."""
+    text = dump(journal)
+    too_much = _weight(text) - 1
+    if too_much <= 0:
+        return text, None
+    weights = [(_weight(json.dumps(_masks_out(e.masks), indent=1)), e.process) for e in journal.workers]
+    weights += [(_weight(json.dumps(_masks_out(e.masks), indent=1)), e.process) for e in journal.confined]
+    dropped: set[ProcessId] = set()
+    for weight, process in sorted(weights, reverse=True):
+        if too_much > 0:
+            dropped.add(process)
+            too_much -= weight
+    text = dump(
+        replace(
+            journal,
+            workers=tuple(replace(w, masks={}) if w.process in dropped else w for w in journal.workers),
+            confined=tuple(replace(c, masks={}) if c.process in dropped else c for c in journal.confined),
+        )
+    )
+    if _weight(text) > 1:
+        raise Refused(Reason.STATE_NOT_WRITTEN, f"journal: {len(text)} bytes are more than would be read")
+    pids = printable(", ".join(str(process.pid) for process in sorted(dropped)), 60)
+    message = f"journal: no room for the masks that threads had of process {pids}: a restart forgets them"
+    return text, Problem(Reason.STATE_NOT_WRITTEN, message)
+
+
+def _weight(text: str) -> float:
+    """What a text takes of what is read at most."""
+    return max(len(text) / MAX_BYTES, memory_of(text) / documents.MAX_BYTES)
 
 
 def _check(path: Path) -> None:
@@ -214,6 +258,25 @@ def _base_in(entry: Mapping[str, Any]) -> Base:
     )
 
 
+def _cutting_out(cutting: Cutting) -> dict[str, Any]:
+    return {
+        "strategy": cutting.strategy,
+        "deviceType": cutting.device_type,
+        "reservedCpus": str(cutting.reserved_cpus),
+        "includeIsolatedCpus": cutting.include_isolated_cpus,
+    }
+
+
+def _cutting_in(entry: Mapping[str, Any]) -> Cutting:
+    strategy, device_type = entry["strategy"], entry["deviceType"]
+    return Cutting(
+        strategy=None if strategy is None else Strategy(strategy),
+        device_type=None if device_type is None else DeviceType(device_type),
+        reserved_cpus=CpuSet.parse(entry["reservedCpus"]),
+        include_isolated_cpus=entry["includeIsolatedCpus"] is True,
+    )
+
+
 def _worker_in(entry: Mapping[str, Any]) -> BoundWorker:
     roles = entry["roles"]
     return BoundWorker(
@@ -223,7 +286,8 @@ def _worker_in(entry: Mapping[str, Any]) -> BoundWorker:
         container=_text(entry.get("container", "")),
         complete=entry.get("complete", True) is True,
         left=CpuSet.parse(entry.get("left", "")),
-        masks=_masks_in(entry.get("masks", [])),
+        told=CpuSet.parse(entry.get("told", "")),
+        masks=_masks_in(entry),
         memory=None if entry.get("memory") is None else _memory_in(entry["memory"]),
     )
 
@@ -236,12 +300,28 @@ def _process_in(entry: Mapping[str, Any]) -> ProcessId:
     return ProcessId(_number(entry["pid"]), _number(entry["startTime"]))
 
 
-def _masks_out(masks: Mapping[ThreadId, CpuSet]) -> list[list[Any]]:
-    return [[thread.tid, thread.start_time, str(mask)] for thread, mask in sorted(masks.items())]
+def _masks_out(masks: Mapping[ThreadId, CpuSet]) -> dict[str, Any]:
+    """Masks by thread. One that takes long to write, such as every second CPU of 640, is mostly that of a whole process
+    and is written once: of the release before, which does not know these, a thread with one gets all CPUs back."""
+    texts = {mask: str(mask) for mask in set(masks.values())}
+    short: list[list[Any]] = []
+    long: dict[str, list[list[int]]] = {}
+    for thread, mask in sorted(masks.items()):
+        text = texts[mask]
+        if len(text) > LONG_MASK:
+            long.setdefault(text, []).append([thread.tid, thread.start_time])
+        else:
+            short.append([thread.tid, thread.start_time, text])
+    return {"masks": short} | ({"longMasks": long} if long else {})
 
 
-def _masks_in(value: object) -> dict[ThreadId, CpuSet]:
-    return {ThreadId(_number(tid), _number(start)): CpuSet.parse(mask) for tid, start, mask in _entries(value)}
+def _masks_in(entry: Mapping[str, Any]) -> dict[ThreadId, CpuSet]:
+    short = _entries(entry.get("masks", []))
+    masks = {ThreadId(_number(tid), _number(start)): CpuSet.parse(text) for tid, start, text in short}
+    for text, threads in entry.get("longMasks", {}).items():
+        mask = CpuSet.parse(text)
+        masks.update({ThreadId(_number(tid), _number(start)): mask for tid, start in _entries(threads)})
+    return masks
 
 
 def _memory_out(memory: MemoryOutcome) -> dict[str, Any]:
@@ -306,7 +386,7 @@ def _confined_in(entry: Mapping[str, Any]) -> ConfinedProcess:
         process=_process_in(entry),
         container=_text(entry["container"]),
         off=CpuSet.parse(entry["off"]),
-        masks=_masks_in(entry["masks"]),
+        masks=_masks_in(entry),
     )
 
 

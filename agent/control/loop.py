@@ -96,6 +96,8 @@ class Agent:
         self.last_steps = StepsResult()
         self._unreported = ActResult(), StepsResult()
         self._saved = record
+        self._unsaved: Problem | None = None
+        """What of `_saved` the file has no room for."""
         self._journal_problem = problem
         self._open = False
         self.asking = Asking(parts.state, parts.defaults, record, force_dry_run=parts.force_dry_run)
@@ -262,12 +264,12 @@ class Agent:
         around = Surroundings(seen.topology.online, seen.children, observer.members, observer.latest_children)
         if spec.mode is Mode.DISABLED:
             done, force = steps.restore(around, actor.bindings), {}
-            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children)
+            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children, cpuset=observer.cpuset)
         else:
             steps.let_go(plan, around.online, spec, actor.bindings)
             actor.prepare(plan, seen, spec)
             self._save_journal(notes)
-            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children)
+            acted = actor.act(plan, seen, spec, observer.members, observer.latest_children, cpuset=observer.cpuset)
             force = actor.in_force(plan, acted, spec)
             steps.prepare(plan, seen, spec, around, force)
             done = steps.act(noted=self._save_journal(notes))
@@ -337,12 +339,15 @@ class Agent:
     def _save_journal(self, notes: list[Problem]) -> bool:
         """Whether the journal has all that is noted, or there is none to be kept."""
         self.planner.journal = self.parts.steps.noted(self.parts.actor.noted(self.planner.journal))
-        if self.parts.journal is None or self.planner.journal == self._saved:
+        if self.parts.journal is None:
             return True
-        try:
-            journal_file.save(self.parts.journal, self.planner.journal)
-        except Refused as refused:
-            notes.append(refused.problem)
-            return False
-        self._saved = self.planner.journal
+        if self.planner.journal != self._saved:
+            try:
+                self._unsaved = journal_file.save(self.parts.journal, self.planner.journal)
+            except Refused as refused:
+                notes.append(refused.problem)
+                return False
+            self._saved = self.planner.journal
+        if self._unsaved is not None:
+            notes.append(self._unsaved)
         return True

@@ -205,6 +205,13 @@ class Observer:
         """Key of a runtime's container -> the processes in it now."""
         return self.processes.members(keys)
 
+    def cpuset(self, pid: int) -> CpuSet | None:
+        """The effective cpuset of a process now; None where that can't be read."""
+        try:
+            return self.cgroups.process_cpus(pid)
+        except Refused:
+            return None
+
     def opened(self, suspects: Collection[int]) -> bool:
         """Whether one of these processes holds an NPU open that it did not when the process table was last read."""
         sight = self._sight

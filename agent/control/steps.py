@@ -70,6 +70,10 @@ class StepsResult:
         return replace(self, irqs=irqs, uvb=uvb, helpers=earlier.helpers + self.helpers, returned=returned)
 
 
+_NOT_YET = MemoryOutcome("Skipped", Problem(Reason.PENDING, "the agent was stopped before its turn had come"))
+"""In the journal, of a worker that is bound: its memory is still to be moved."""
+
+
 def _after(outcome: _Outcome, earlier: _Outcome | None) -> _Outcome:
     if earlier is None:
         return outcome
@@ -119,12 +123,15 @@ class HostSteps:
         # it was bound by a release that moved none. It serves by now; an upgrade must not slow it down.
         left = MemoryOutcome("Skipped", Problem(Reason.BOUND_BEFORE, "it was bound by an earlier release"))
         known = {w.process: w.memory or left for w in journal.workers if w.memory is not None or w.complete}
-        self.memory.adopt(known)
+        self.memory.adopt({process: memory for process, memory in known.items() if memory != _NOT_YET})
 
     def noted(self, journal: Journal) -> Journal:
         """The journal with all that is to be given back one day, and what came of memory."""
         memory = self.memory.outcomes
-        workers = tuple(replace(worker, memory=memory.get(worker.process)) for worker in journal.workers)
+        workers = tuple(
+            replace(worker, memory=memory.get(worker.process, _NOT_YET if worker.complete else None))
+            for worker in journal.workers
+        )
         return self._real.noted(replace(journal, workers=workers))
 
     def let_go(self, plan: Plan, online: CpuSet, spec: Spec, bound: Collection[ProcessId]) -> None:

@@ -34,6 +34,8 @@ class Surroundings:
     there, while whoever hears of processes sees to those that begin."""
     members: Members
     look: Callable[[], Children]
+    cpuset: Callable[[int], CpuSet | None] = lambda _pid: None
+    """The effective cpuset of a process; None where it is not known."""
 
     @property
     def children(self) -> Children:
@@ -45,7 +47,7 @@ class Surroundings:
     def of(cls, observer: Observer, now: float) -> Surroundings:
         """As they are now. Refused where the host's CPUs or processes can't be read."""
         online, children = observer.topology(now).online, observer.children()
-        return cls(online, children, observer.members, lambda: children)
+        return cls(online, children, observer.members, lambda: children, observer.cpuset)
 
 
 class Undoer:
@@ -59,9 +61,11 @@ class Undoer:
         """The worker first: what begins before it is released begins with its masks."""
         binding = self._bindings[process]
         pool, online = binding.given, around.online
-        own = self._binder.release(process, pool=pool, online=online, masks=binding.masks)
+        # Once: later looks are for what could not be given back, and for those that begin meanwhile.
+        whole = None if binding.released else around.cpuset(process.pid)
+        own = self._binder.release(process, pool=pool, online=online, masks=binding.masks, whole=whole)
         inherited = self._binder.release_descendants(
-            process, pool=pool, online=online, children=around.children, exclude=self._others(process)
+            process, pool=pool, online=online, children=around.children, exclude=self._others(process), whole=whole
         )
         pools = [other.pool for other in self._neighbours(process)]
         return _sum(own, inherited, self._release_beside(process, around, pool, unless=pools))
@@ -70,7 +74,7 @@ class Undoer:
         """Gives back what is still on CPUs that a worker has left, and on none that a worker of its container has."""
         binding = self._bindings[process]
         pools = [binding.pool, *(other.pool for other in self._neighbours(process))]
-        return self._release_beside(process, around, binding.left, unless=pools)
+        return self._release_beside(process, around, binding.left | binding.told, unless=pools)
 
     def haunted(self, process: ProcessId, living: Collection[ProcessId], around: Surroundings) -> bool:
         """Whether something is left on the CPUs of a worker that ended, and they are those of no other."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from agent.control.journal import TakenIrq
 from agent.model.cpuset import CpuSet
+from agent.model.reason import Reason, Refused
 
 SQ: Final = "sq_send_trigger_irq"
 CQ: Final = "cq_update_irq"
@@ -59,3 +61,31 @@ def vectors(pci: str, names: Mapping[int, tuple[str, ...]]) -> tuple[Vector, ...
             found.append(Vector(pci, action, counts[action], irq))
             counts[action] += 1
     return tuple(found)
+
+
+def known_vectors(taken: Iterable[TakenIrq]) -> dict[str, tuple[Vector, ...]]:
+    """PCI function -> its interrupts that have a target, as an earlier run of the agent had resolved them."""
+    known: dict[str, tuple[Vector, ...]] = {}
+    for entry in sorted(taken, key=lambda entry: entry.irq):
+        vector = Vector(entry.pci, entry.action, entry.ordinal, entry.irq)
+        known[entry.pci] = (*known.get(entry.pci, ()), vector)
+    return known
+
+
+def taken_vector(
+    taken: TakenIrq, found: Iterable[Vector], handlers: Sequence[str] | None, *, waiting: bool
+) -> Vector | None:
+    """The interrupt that was taken, as it is to be put back; None where it is gone.
+
+    `found` are those of its PCI function, `handlers` the names that its own number has there now, None where the
+    function has no such number. While others of the function have no name that can be seen (`waiting`) they can't be
+    counted, and nothing is found; its number tells it all the same. Refused(IrqNamesUnknown) where it can't be told
+    yet: what has no handler just now keeps its mask for the one to come.
+    """
+    key = (taken.pci, taken.action, taken.ordinal)
+    vector = next((vector for vector in found if vector.key == key), None)
+    if vector is None and handlers is not None and taken.action in handlers:
+        vector = Vector(*key, taken.irq)
+    if vector is None and (waiting if handlers is None else not handlers):
+        raise Refused(Reason.IRQ_NAMES_UNKNOWN, f"interrupt {taken.irq} of {taken.pci} has no name just now")
+    return vector

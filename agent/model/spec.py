@@ -73,6 +73,21 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
+class Cutting:
+    """What of a spec the CPUs of a shared domain are cut by (design 4.9, iv)."""
+
+    strategy: Strategy | None = None
+    device_type: DeviceType | None = None
+    reserved_cpus: CpuSet = EMPTY
+    include_isolated_cpus: bool = False
+
+    @classmethod
+    def of(cls, spec: Spec) -> Cutting:
+        """That part of a spec."""
+        return cls(spec.strategy, spec.device_type, spec.reserved_cpus, spec.include_isolated_cpus)
+
+
+@dataclass(frozen=True, slots=True)
 class Steps:
     """What is done for one worker besides placing its threads: `spec`, as its pod's annotations narrow it."""
 

@@ -35,9 +35,14 @@ _NUMBER: Final = 400
 take a time that grows with the square of their length."""
 
 
+def memory_of(text: str) -> int:
+    """Bytes that a JSON text and the values in it take in memory at most."""
+    return sys.getsizeof(text) + sum(text.count(mark) * cost for mark, cost in _COSTS.items())
+
+
 def parse_json(text: str, source: str, reason: Reason) -> object:
     """Any JSON document; Refused with `reason`, naming `source`, when it is none, or would take too much memory."""
-    if sys.getsizeof(text) + sum(text.count(mark) * cost for mark, cost in _COSTS.items()) > MAX_BYTES:
+    if memory_of(text) > MAX_BYTES:
         raise Refused(reason, f"{printable(source, 120)} holds more values than any node has")
     try:
         return json.loads(text)

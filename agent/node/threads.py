@@ -147,7 +147,13 @@ class ThreadBinder:
         return found
 
     def release(
-        self, process: ProcessId, *, pool: CpuSet, online: CpuSet, masks: Mapping[ThreadId, CpuSet] = _NOTHING
+        self,
+        process: ProcessId,
+        *,
+        pool: CpuSet,
+        online: CpuSet,
+        masks: Mapping[ThreadId, CpuSet] = _NOTHING,
+        whole: CpuSet | None = None,
     ) -> Moved:
         """Gives every thread whose mask ∩ `online` lies within `pool` the mask of all ones; others keep theirs.
 
@@ -155,6 +161,9 @@ class ThreadBinder:
         since Linux 6.2 the kernel remembers what a thread was told. Threads in `masks` get the mask that they have
         there, unless nothing of it is in their cpuset any more. Raises nothing; of a process that ended nothing is
         moved.
+
+        Threads that have all of `whole`, their cpuset, get the same and do not count: a cpuset that lost all that they
+        had been told made it so, and since Linux 6.2 they would have that again once the cpuset does.
         """
         self._forget(process)
         try:
@@ -162,7 +171,7 @@ class ThreadBinder:
             if tasks is None:
                 return Moved(0, self._hidden(process))
             with tasks:
-                return self._move(tasks, pool, EVERY_CPU, online, masks=masks)
+                return self._move(tasks, pool, EVERY_CPU, online, masks=masks, whole=whole)
         except Refused as refused:
             return Moved(0, refused.problem)
 
@@ -237,11 +246,12 @@ class ThreadBinder:
         online: CpuSet,
         children: Mapping[int, Sequence[int]],
         exclude: Collection[int] = (),
+        whole: CpuSet | None = None,
     ) -> Moved:
         """`release` for the descendants of a worker, which began with its masks. `children` and `exclude` are as for
         `return_descendants`, and so is who counts as one. Those that begin before the worker itself is released begin
         with its old masks, so that it is to be released first. Raises nothing."""
-        return self._descend(worker, children, exclude, within=pool, to=EVERY_CPU, online=online)
+        return self._descend(worker, children, exclude, within=pool, to=EVERY_CPU, online=online, whole=whole)
 
     def _descend(
         self,
@@ -252,6 +262,7 @@ class ThreadBinder:
         within: CpuSet,
         to: CpuSet,
         online: CpuSet,
+        whole: CpuSet | None = None,
     ) -> Moved:
         try:
             if not self._folders.alive(worker):
@@ -275,7 +286,7 @@ class ThreadBinder:
                         if tasks.leader.ppid != parent.pid or tasks.leader.start_time < parent.start_time:
                             continue
                         families.append(ProcessId(pid, tasks.leader.start_time))
-                        result = self._move(tasks, within, to, online)
+                        result = self._move(tasks, within, to, online, whole=whole)
                 except Refused as refused:
                     result = Moved(0, refused.problem)
                 moved += result.threads
@@ -335,19 +346,22 @@ class ThreadBinder:
         *,
         masks: Mapping[ThreadId, CpuSet] = _NOTHING,
         unless: Collection[CpuSet] = (),
+        whole: CpuSet | None = None,
     ) -> Moved:
         """Gives the mask `to` to the threads whose mask ∩ online is a part, or all, of `within`, and of none of
-        `unless`; to those in `masks` the one that they have there."""
+        `unless`, and to those whose mask is the `whole` cpuset; to those in `masks` the one that they have there."""
         moved = 0
         problem: Problem | None = None
         own = {thread.tid for thread in masks}
+        unbound = EMPTY if whole is None else whole & online
 
         def visit(name: str) -> bool:
             nonlocal moved, problem
             tid = int(name)
             try:
                 mask = self._host.get_affinity(tid) & online
-                if not mask or not mask <= within or any(mask <= other for other in unless):
+                inside = mask <= within
+                if not mask or not (inside or mask == unbound) or any(mask <= other for other in unless):
                     return False
                 before = _mask_of(tasks, name, masks) if tid in own else None
                 if before is not None and mask == before & online:
@@ -362,7 +376,7 @@ class ThreadBinder:
                 if error.errno in DENIED:
                     problem = Problem(Reason.PERMISSION_DENIED, f"process {tasks.pid}: {os.strerror(error.errno)}")
                 return False
-            moved += 1
+            moved += inside
             return True
 
         if tasks.visit(visit, set()) == "changing":

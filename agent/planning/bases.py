@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from agent.model.plan import Plan, PlanInput
-from agent.model.spec import Rebalance, Spec
+from agent.model.spec import Cutting, Rebalance
 from agent.planning.domains import shared_domains
 
 SETTLE_SECONDS = 10.0
@@ -20,9 +20,10 @@ class BaseKeeper:
     """Decides whether recorded bases still hold. Two reasons need no decision here, `make_plan` has them: nobody is in
     a shared domain (i), and a running NPU would be left without its CPUs (ii)."""
 
+    cut_by: Cutting | None = None
+    """What the bases in force were cut by; for the journal, since settings change while no agent runs. None where
+    nobody noted it: then it is taken to be what the first plan is made by, so that an upgrade cuts nothing."""
     taken_at: float = float("-inf")
-    spec: Spec | None = None
-    """The spec that the bases in force were cut under; None until the first plan, so that a restart cuts nothing."""
     _signature: Hashable = None
     _still_since: float = float("-inf")
 
@@ -32,23 +33,22 @@ class BaseKeeper:
         signature = (inp.topology, inp.containers, inp.spec)
         if signature != self._signature:
             self._signature, self._still_since = signature, now
-        if self.spec is None:
-            self.spec = inp.spec
-        wanted = self._cuts_differently(inp.spec) or (inp.spec.rebalance is Rebalance.ON_GROW and _grown(inp))
+        if self.cut_by is None:
+            self.cut_by = Cutting.of(inp.spec)
+        changed = self.cut_by != Cutting.of(inp.spec)
+        wanted = changed or (inp.spec.rebalance is Rebalance.ON_GROW and _grown(inp))
         return wanted and now - self._still_since >= SETTLE_SECONDS and now - self.taken_at >= INTERVAL_SECONDS
 
-    def planned(self, inp: PlanInput, plan: Plan, now: float) -> None:
-        """Takes note of the bases that a plan put into force."""
+    def planned(self, inp: PlanInput, plan: Plan, now: float, *, anew: bool) -> None:
+        """Takes note of the bases that a plan put into force; `anew`: those of `inp` were dropped for it.
+
+        Where these were kept, be it beside one that came, they are still cut by what they were cut by. Where the same
+        ones came of it they are cut by what spec asks for now: else the next change of a cpuset would move everybody.
+        """
+        if anew or not inp.bases:
+            self.cut_by = Cutting.of(inp.spec)
         if plan.bases != inp.bases:
-            self.taken_at, self.spec = now, inp.spec
-
-    def _cuts_differently(self, spec: Spec) -> bool:
-        return self.spec is not None and _cutting(self.spec) != _cutting(spec)
-
-
-def _cutting(spec: Spec) -> Hashable:
-    """The fields of a spec that a cut depends on."""
-    return spec.strategy, spec.device_type, spec.reserved_cpus, spec.include_isolated_cpus
+            self.taken_at = now
 
 
 def _grown(inp: PlanInput) -> bool:

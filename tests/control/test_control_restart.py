@@ -123,6 +123,34 @@ def test_an_accepted_spec_means_what_absent_fields_mean_now(rig: Rig) -> None:
     assert is_free(worker)
 
 
+@pytest.mark.parametrize("reserved", ["0-191", "100-1000"])
+def test_settings_that_do_not_fit_the_node_leave_what_is_bound_as_it_is(rig: Rig, reserved: str) -> None:
+    """The last accepted spec leaves them out, so that it does not fit either."""
+    worker = start(rig, 0)
+    rig.settle()
+    before, pools, bases = masks(worker), rig.pools(), rig.agent.planner.journal.bases
+    rig.restart(spec=Spec(reserved_cpus=CpuSet.parse(reserved)))
+    start(rig, 4, "llm-1")
+    writes = rig.writes()
+    rig.settle()
+    rig.sweep(11)
+    assert (masks(worker), rig.pools(), spec_in_force(rig)) == (before, pools, ("DryRun", ""))
+    assert (rig.agent.planner.journal.bases, rig.writes()) == (bases, writes)
+    assert rig.condition("PlanValid")["reason"] == "InvalidSpec"
+    rig.restart(spec=Spec())
+    rig.settle()
+    assert (masks(worker), rig.pools(), spec_in_force(rig)) == (before, pools, ("Enforce", ""))
+    assert rig.writes() > writes
+
+
+def test_settings_that_do_not_fit_the_node_leave_it_disabled_where_it_was(rig: Rig) -> None:
+    rig.ask(mode="Disabled")
+    rig.settle()
+    rig.restart(spec=Spec(reserved_cpus=CpuSet.span(0, 191)))
+    rig.settle()
+    assert spec_in_force(rig) == ("Disabled", "")
+
+
 @pytest.mark.parametrize("bad", [None, UNFIT])
 def test_a_forced_dry_run_writes_nothing_whatever_was_accepted_before(rig: Rig, bad: dict[str, str] | None) -> None:
     worker = start(rig, 0)

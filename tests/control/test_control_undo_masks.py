@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from agent.control import journal_file
+from agent.control.act import Actor
 from agent.control.journal import Journal
+from agent.control.restore import restore_all
+from agent.control.steps import HostSteps
 from agent.demo.fake_kernel import FakeTask
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
@@ -304,3 +307,71 @@ def test_without_a_journal_masks_that_are_those_of_the_plan_are_nobodys_own(rig:
     rig.settle()
     opt_out(rig, worker)
     assert is_free(worker)
+
+
+@pytest.mark.parametrize("first", ["Enforce", "DryRun"])
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("remembers_masks", [True, False])
+def test_cpus_that_were_taken_and_came_back_are_given_back_too(
+    rig: Rig, first: str, restarted: bool, remembers_masks: bool
+) -> None:
+    """Since Linux 6.2 a thread remembers what it was told, be it more than the pool that it has by now."""
+    rig.node.kernel.remembers_masks = remembers_masks
+    worker = start(rig)
+    rig.settle()
+    pool = CpuSet.parse(rig.npu(0)["pool"])
+    batch = rig.node.kubelet.add_pod("batch", own_cpus=CpuSet(sorted(pool)[4:8]), annotations={})
+    for _ in range(2):
+        rig.sweep()
+    assert len(CpuSet.parse(rig.npu(0)["pool"])) == len(pool) - 4
+    rig.ask(mode=first)
+    rig.sweep()
+    if restarted:
+        rig.restart()
+    rig.node.kubelet.remove_pod(batch)
+    rig.ask(mode="Disabled")
+    rig.settle()
+    whole = {str(rig.node.profile.topology.online)}
+    assert {str(task.mask) for task in worker.threads} == whole
+    assert rig.condition("Restored")["status"] == "True"
+
+
+def test_a_child_that_remembers_more_than_the_last_pool_moves_with_its_worker(rig: Rig) -> None:
+    worker = start(rig)
+    rig.settle()
+    pool = CpuSet.parse(rig.npu(0)["pool"])
+    batch = rig.node.kubelet.add_pod("batch", own_cpus=CpuSet(sorted(pool)[4:8]), annotations={})
+    for _ in range(2):
+        rig.sweep()
+    child = worker.fork(creator=worker.pid)
+    rig.node.kubelet.remove_pod(batch)
+    rig.ask(strategy="GlobalSlice")
+    rig.sweep()
+    assert pool.isdisjoint(CpuSet.parse(rig.npu(0)["pool"]))
+    assert str(child.mask) == rig.npu(0)["roles"]["main"]
+
+
+@pytest.mark.parametrize("by", ["plan", "spec", "restore"])
+def test_a_cpuset_that_lost_the_whole_pool_binds_nobody_anew_when_it_gets_that_back(rig: Rig, by: str) -> None:
+    """Since Linux 6.2 a thread has its whole cpuset then, and remembers what it was told all the same."""
+    worker = start(rig)
+    rig.settle()
+    child = worker.fork(creator=worker.pid)
+    cgroup, before = worker.threads[0].cgroup, rig.writes()
+    if by == "spec":
+        rig.ask(mode="DryRun")
+        rig.sweep()
+    rig.node.kernel.write_cpuset(cgroup, CpuSet.parse("0-23"))
+    assert {str(task.mask) for task in worker.threads} == {"0-23"}
+    if by == "restore":
+        observer = rig.agent.parts.observer
+        steps = HostSteps(rig.node.root, rig.node.kernel, observer.cgroups)
+        restored = restore_all(Actor(rig.node.root / "proc", rig.node.kernel), steps, observer, on_disk(rig))
+        assert restored.journal.taken == ""
+    else:
+        rig.ask(mode="Disabled" if by == "spec" else "Enforce")
+        rig.sweep()
+    assert rig.writes() - before == len(worker.threads) + 1
+    rig.node.kernel.write_cpuset(cgroup, rig.node.profile.topology.online)
+    assert is_free(worker)
+    assert free(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -44,6 +45,35 @@ def test_the_interrupts_of_bound_npus_are_added_to_its_list_and_taken_off_it_aga
         rig.interrupts.restore()
         assert daemon.banned == [43, 44]
         assert rig.interrupts.bans is None
+
+
+def test_a_next_agent_knows_them_at_once_where_one_of_the_device_has_no_handler(rig: IrqRig) -> None:
+    """A driver may ask for more than it uses; names that are missing are waited for otherwise."""
+    (rig.node.root / f"sys/kernel/irq/{rig.node.irqs_of(0)[0]}/actions").write_text("\n")
+    with FakeIrqbalance(rig.node) as daemon:
+        for _ in range(4):
+            before = rig.step(0, seconds=30)
+        writes, bans = rig.writes(), rig.bans()
+        rig.restart()
+        for _ in range(12):
+            assert rig.step(0) == before
+        assert (rig.writes(), rig.bans()) == (writes, bans)
+        assert set(daemon.banned) == ours(rig, 0)
+
+
+def test_of_a_device_of_which_little_is_known_the_rest_is_found_by_name(rig: IrqRig) -> None:
+    (rig.node.root / f"sys/kernel/irq/{rig.node.irqs_of(0)[0]}/actions").write_text("\n")
+    stuck = rig.node.irqs_of(0, SQ)[0]
+    for _ in range(4):
+        rig.step(0, seconds=30)
+    rig.node.kernel.irq_errors = {stuck: errno.EIO}
+    rig.step()
+    rig.node.kernel.irq_errors = {}
+    assert [entry.irq for entry in rig.interrupts.taken] == [stuck]
+    rig.restart()
+    for _ in range(5):
+        rig.step(0, seconds=30)
+    assert (rig.masks(0, SQ), rig.masks(0, CQ)) == ({"0"}, {"1"})
 
 
 def test_the_list_is_noted_before_it_is_sent_and_not_sent_twice(rig: IrqRig) -> None:

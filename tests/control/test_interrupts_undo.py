@@ -89,6 +89,38 @@ def test_what_an_npu_that_was_reset_has_is_put_back_at_its_new_number(rig: IrqRi
     assert rig.masks(0, CQ) == {"0-191"}
 
 
+def test_one_interrupt_without_a_handler_does_not_keep_the_others_from_being_put_back(rig: IrqRig) -> None:
+    """The first that an agent does is a restore, or it starts under `Disabled`: it has not seen them by name yet."""
+    (rig.node.root / f"sys/kernel/irq/{rig.node.irqs_of(0)[0]}/actions").write_text("\n")
+    for _ in range(4):
+        rig.step(0, seconds=30)
+    assert (rig.masks(0, SQ), rig.masks(0, CQ)) == ({"0"}, {"1"})
+    rig.restart()
+    assert rig.interrupts.restore() == EACH
+    assert rig.masks(0) == {"0-191"}
+    assert (rig.interrupts.taken, rig.interrupts.problems) == ((), [])
+
+
+def test_what_has_no_handler_just_now_is_put_back_once_it_has(rig: IrqRig) -> None:
+    """An NPU under reset: its interrupts keep their masks for the handlers to come."""
+    rig.step(0)
+    names = {rig.node.root / f"sys/kernel/irq/{irq}/actions": "" for irq in rig.node.irqs_of(0)}
+    for path in names:
+        names[path] = path.read_text()
+        path.write_text("\n")
+    rig.restart()
+    for _ in range(4):
+        assert rig.interrupts.restore() == 0
+        assert len(rig.interrupts.taken) == EACH
+        (problem,) = rig.interrupts.problems
+        assert (problem.reason, "has no handler just now" in problem.message) == (Reason.PENDING, True)
+        rig.now += 60
+    for path, text in names.items():
+        path.write_text(text)
+    assert rig.interrupts.restore() == EACH
+    assert rig.masks(0) == {"0-191"}
+
+
 def test_of_a_device_that_is_gone_nothing_is_kept(rig: IrqRig) -> None:
     rig.step(0)
     shutil.rmtree(rig.node.root / "sys/bus/pci/devices" / rig.node.npu(0).bus_id)

@@ -15,10 +15,11 @@ from agent.control import journal_file as module
 from agent.control.journal import BoundWorker, ConfinedProcess, IrqBans, Journal, TakenIrq, UvbThread
 from agent.control.journal_file import dump, load, parse, save
 from agent.model.cpuset import CpuSet
-from agent.model.node import Npu
+from agent.model.node import DeviceType, Npu
 from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason, Refused
+from agent.model.spec import Cutting, Strategy
 from agent.model.workload import ProcessId, ThreadId
 from agent.planning.universe import Universe
 
@@ -39,6 +40,7 @@ JOURNAL = Journal(
             container="c0ffee",
             complete=False,
             left=CpuSet.parse("40-41"),
+            told=CpuSet.parse("40-43"),
             masks={ThreadId(4712, 100): CpuSet.parse("7"), ThreadId(4713, 101): CpuSet.parse("0-3,9")},
             memory=MemoryOutcome("Partial", Problem(Reason.BUDGET_SPENT, "10 s"), node=1, moved=1 << 36, left=5),
         ),
@@ -54,6 +56,7 @@ JOURNAL = Journal(
         ConfinedProcess(ProcessId(4700, 98), "c0ffee", CpuSet.parse("0-1,38-39"), {ThreadId(4700, 98): CpuSet({5})}),
     ),
     begun_at=12345,
+    cut_by=Cutting(Strategy.NUMA_SLICE, DeviceType.ASCEND_950, CpuSet.parse("0-3"), include_isolated_cpus=True),
     lost=True,
     settled={"c0ffee": frozenset({0, 1}), "/user.slice": frozenset()},
     spec={"mode": "Disabled", "threadRules": [{"prefix": "ucm_", "role": "main"}], "reservedCpus": 3},
@@ -76,12 +79,12 @@ def test_of_another_boot_only_the_accepted_spec_is_kept(tmp_path: Path) -> None:
 
 def test_a_journal_of_the_release_that_kept_no_spec_is_read(tmp_path: Path) -> None:
     document = json.loads(dump(JOURNAL))
-    for later in ("spec", "own", "settled"):
+    for later in ("spec", "own", "settled", "cutBy"):
         del document[later]
     (tmp_path / "journal.json").write_text(json.dumps(document))
     journal, problem = load(tmp_path / "journal.json", "boot-1")
     assert problem is None
-    assert journal == replace(JOURNAL, spec=None, own=False, settled={})
+    assert journal == replace(JOURNAL, spec=None, own=False, settled={}, cut_by=None)
 
 
 def test_in_a_journal_of_the_release_that_undid_threads_alone_everybody_is_bound_and_nothing_else_was_taken(
@@ -93,6 +96,7 @@ def test_in_a_journal_of_the_release_that_undid_threads_alone_everybody_is_bound
     for worker in document["workers"]:
         for later in ("container", "complete", "left", "masks", "memory"):
             del worker[later]
+        worker.pop("told", None)
     (tmp_path / "journal.json").write_text(json.dumps(document))
     journal, problem = load(tmp_path / "journal.json", "boot-1")
     assert problem is None
@@ -123,6 +127,7 @@ journals = st.builds(
             BoundWorker,
             *(processes, cpus, st.builds(Roles, cpus, cpus, cpus, cpus), texts, st.booleans(), cpus, masks),
             st.none() | memories,
+            cpus,
         ),
         max_size=3,
     ).map(tuple),
@@ -134,6 +139,8 @@ journals = st.builds(
     uvb=st.lists(st.builds(UvbThread, threads, cpus, cpus), max_size=3).map(tuple),
     confined=st.lists(st.builds(ConfinedProcess, processes, texts, cpus, masks), max_size=3).map(tuple),
     begun_at=numbers,
+    cut_by=st.none()
+    | st.builds(Cutting, st.none() | st.sampled_from(Strategy), st.none() | st.sampled_from(DeviceType), cpus),
     lost=st.booleans(),
 )
 
@@ -324,3 +331,40 @@ def test_a_path_that_names_no_file_is_refused(name: str) -> None:
     for use in (lambda: load(Path(name), "boot-1"), lambda: save(Path(name), JOURNAL)):
         with pytest.raises(Refused, match="not the name of a file"):
             use()
+
+
+def test_every_thread_of_a_node_may_have_half_of_its_cpus(tmp_path: Path) -> None:
+    """``taskset -c 0-639:2``, before sixteen workers begin."""
+    half = CpuSet(range(0, 640, 2))
+    own = {ThreadId(tid, 1): half for tid in range(900)} | {ThreadId(1000, 2): CpuSet.parse("7")}
+    workers = tuple(replace(JOURNAL.workers[0], process=ProcessId(n, 1), masks=own) for n in range(16))
+    journal = replace(JOURNAL, workers=workers, confined=(replace(JOURNAL.confined[0], masks=own),))
+    assert save(tmp_path / "journal.json", journal) is None
+    assert load(tmp_path / "journal.json", "boot-1") == (journal, None)
+
+
+def test_threads_without_end_cost_their_own_masks_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many threads a worker has, and how long their masks are, is up to its pod: what is written must be read."""
+    path = tmp_path / "journal.json"
+    monkeypatch.setattr(module, "MAX_BYTES", 40_000)
+    few, many = JOURNAL.workers
+    crowd = replace(many, masks={ThreadId(tid, 1): CpuSet(range(tid, 640, 2)) for tid in range(100)})
+    journal = replace(JOURNAL, workers=(few, crowd))
+    for _ in range(2):
+        problem = save(path, journal)
+        assert problem is not None
+        assert (problem.reason, "process 4811:" in problem.message) == (Reason.STATE_NOT_WRITTEN, True)
+        assert load(path, "boot-1") == (replace(journal, workers=(few, many)), None)
+    assert save(path, JOURNAL) is None
+
+
+def test_what_would_not_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.json"
+    save(path, JOURNAL)
+    monkeypatch.setattr(module, "MAX_BYTES", len(path.read_text()) + 100)
+    with pytest.raises(Refused) as refused:
+        save(path, replace(JOURNAL, workers=JOURNAL.workers * 3))
+    assert refused.value.reason is Reason.STATE_NOT_WRITTEN
+    assert load(path, "boot-1") == (JOURNAL, None)

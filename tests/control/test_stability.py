@@ -10,6 +10,7 @@ import pytest
 from agent.demo.fake_kubelet import VirtualPod
 from agent.demo.workload import Worker
 from agent.model.cpuset import EMPTY, CpuSet, union
+from agent.model.spec import Spec
 from tests.control.rig import Rig, masks
 
 ADMISSIONS = 100
@@ -92,3 +93,44 @@ def test_only_those_whose_cpus_are_given_away_change_and_no_memory_moves(tmp_pat
     assert (detected["cpuset"] == 0) is remembers_masks
     told = {reason for reason, _ in rig.events()}
     assert told == ({"CpuBound"} if remembers_masks else {"CpuBound", "CpuBindingRepaired"})
+
+
+def test_after_a_change_that_leaves_the_base_as_it_was_a_pod_with_cpus_of_its_own_moves_nobody_else(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, "a3")
+    for npu in range(16):
+        Worker.start(rig.node, npu, rig.node.kubelet.add_pod(f"llm-{npu}"))
+    rig.settle()
+    rig.ask(strategy="NumaSlice")
+    for _ in range(3):
+        rig.sweep(15)
+    before = rig.pools()
+    rig.node.kubelet.add_pod("batch", own_cpus=CpuSet.span(0, 15), annotations={})
+    for _ in range(3):
+        rig.sweep(15)
+    now = rig.pools()
+    assert {npu for npu in now if now[npu] != before[npu]} == {0}
+
+
+@pytest.mark.parametrize("of_the_plan", [True, False])
+def test_a_change_that_a_restart_comes_between_is_cut_in_all_the_same(tmp_path: Path, of_the_plan: bool) -> None:
+    """What the chart says of a whole fleet changes with the agents."""
+    rig = Rig(tmp_path, "a3")
+    Worker.start(rig.node, 0, rig.node.kubelet.add_pod("llm-0"))
+    rig.settle()
+    if of_the_plan:
+        rig.ask(reservedCpus="0-15")
+        rig.sweep()
+        rig.restart()
+    else:
+        rig.restart(spec=Spec(reserved_cpus=CpuSet.span(0, 15)))
+    rig.settle()
+    assert (rig.pools()[0], rig.pools()[1]) == ("16-39", "40-79")
+    rig.sweep(11)
+    assert {len(CpuSet.parse(pool)) for pool in rig.pools().values()} == {39}
+    settled = rig.pools()
+    rig.restart()
+    rig.settle()
+    rig.sweep(400)
+    assert rig.pools() == settled

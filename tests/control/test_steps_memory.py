@@ -59,6 +59,23 @@ def test_a_next_agent_moves_nothing_again_and_says_the_same(tmp_path: Path) -> N
     assert (effects(rig), entry(rig)) == (calls, said)
 
 
+def test_where_its_turn_had_not_come_when_the_agent_was_stopped_the_next_one_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, worker = with_worker(tmp_path)
+    monkeypatch.setattr(rig.agent.parts.steps.memory, "begin", lambda: None)
+    monkeypatch.setattr(rig, "_take_in_memory", lambda: None)
+    rig.settle()
+    assert (entry(rig)["state"], entry(rig)["memory"]) == ("Bound", "Pending")
+    rig.agent.stop()
+    rig.agent.run()
+    monkeypatch.undo()
+    rig.restart()
+    rig.settle()
+    assert rig.node.kernel.memory.moved[worker.pid] == 8 * MIB >> 16
+    assert (entry(rig)["state"], entry(rig)["memory"]) == ("Bound", "Moved")
+
+
 def test_new_cpus_do_not_move_it_again(tmp_path: Path) -> None:
     rig, _ = with_worker(tmp_path)
     rig.settle()

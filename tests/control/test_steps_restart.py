@@ -140,7 +140,7 @@ def test_what_a_restore_could_not_give_back_is_left_in_the_journal_for_the_next(
     rig.node.kernel.irq_errors = {}
     assert restore(rig).journal == Journal(
         **{field: getattr(restored.journal, field) for field in ("boot_id", "universe", "bases", "settled", "spec")},
-        **{field: getattr(restored.journal, field) for field in ("own", "begun_at", "lost")},
+        **{field: getattr(restored.journal, field) for field in ("own", "begun_at", "lost", "cut_by")},
     )
     assert moved(rig) == set()
 
@@ -179,9 +179,9 @@ def test_repairs_of_a_pass_that_planned_twice_are_all_told(tmp_path: Path, monke
     rig.node.set_irq(rig.node.irqs_of(0)[1], CpuSet.parse("7"))
     bind, done = Actor.act, []
 
-    def twice(self: Actor, *args: Any) -> Any:
+    def twice(self: Actor, *args: Any, **more: Any) -> Any:
         done.append(1)
-        return replace(bind(self, *args), replan=len(done) == 1)
+        return replace(bind(self, *args, **more), replan=len(done) == 1)
 
     monkeypatch.setattr(Actor, "act", twice)
     rig.sweep()

@@ -16,6 +16,7 @@ from agent.model.node import Npu
 from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Base, Roles
 from agent.model.reason import Problem, Reason
+from agent.model.spec import Cutting, Strategy
 from agent.model.workload import ProcessId, ThreadId
 from agent.node import proc_messages
 from agent.planning.universe import Universe
@@ -275,6 +276,7 @@ JOURNALS = (
             boot_id="b",
             universe=Universe("b", "24.1", (Npu(id=0, card=0, affinity=CpuSet.parse("0-23")),)),
             bases=(Base("default", CpuSet.parse("0-39"), (0,), 0, CpuSet.parse("0-39")),),
+            cut_by=Cutting(Strategy.NUMA_SLICE, None, CpuSet.parse("0-3")),
             workers=(
                 BoundWorker(
                     _WORKER,

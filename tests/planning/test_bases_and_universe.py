@@ -7,7 +7,7 @@ from dataclasses import replace
 from agent.model.cpuset import CpuSet
 from agent.model.node import DeviceType, Inventory, Npu, NumaNode, Topology
 from agent.model.plan import Base, PlanInput
-from agent.model.spec import Rebalance, Spec, Strategy
+from agent.model.spec import Cutting, Rebalance, Spec, Strategy
 from agent.model.workload import Container, ProcessId, Worker
 from agent.planning.bases import BaseKeeper
 from agent.planning.plan import make_plan
@@ -27,7 +27,7 @@ def serving(cpus: str = "0-79", spec: Spec | None = None, bases: tuple[Base, ...
 def run(keeper: BaseKeeper, inp: PlanInput, now: float) -> bool:
     """What the planner does in one pass; whether it cut anew."""
     cut = keeper.outdated(inp, now)
-    keeper.planned(inp, make_plan(replace(inp, bases=()) if cut else inp), now)
+    keeper.planned(inp, make_plan(replace(inp, bases=()) if cut else inp), now, anew=cut)
     return cut
 
 
@@ -55,6 +55,42 @@ def test_a_changed_spec_cuts_anew_once_and_at_most_every_five_minutes() -> None:
     assert not run(keeper, after, 1100.0)
     other = replace(after, spec=Spec(strategy=Strategy.NUMA_SLICE))
     assert [run(keeper, other, now) for now in (1101.0, 1200.0, 1310.0, 1311.0)] == [False, False, False, True]
+
+
+def test_a_change_that_gives_the_same_bases_is_done_with_and_does_not_wait_for_the_next_cpuset() -> None:
+    keeper = BaseKeeper()
+    inp = serving()
+    bases = make_plan(inp).bases
+    assert not run(keeper, replace(inp, bases=bases), 1000.0)
+    other = serving(bases=bases, spec=Spec(strategy=Strategy.NUMA_SLICE))
+    assert [run(keeper, other, now) for now in (1001.0, 1011.0)] == [False, True]
+    less = serving("0-69", other.spec, bases)
+    assert not any(run(keeper, less, float(now)) for now in range(1012, 3000, 50))
+
+
+def test_a_base_that_comes_beside_others_does_not_make_a_changed_spec_forgotten() -> None:
+    keeper = BaseKeeper()
+    assert not run(keeper, serving(bases=BASE), 1000.0)
+    reserved = serving(bases=BASE, spec=Spec(reserved_cpus=CpuSet.parse("0-1")))
+    own = Container("d", CpuSet.parse("70-79"))
+    two = replace(
+        reserved,
+        containers=(*reserved.containers, own),
+        workers=(*reserved.workers, Worker(ProcessId(8, 8), (1,), "d")),
+    )
+    bases = make_plan(two).bases
+    assert len(bases) == 2
+    assert not run(keeper, two, 1005.0)
+    assert [run(keeper, replace(two, bases=bases), now) for now in (1006.0, 1304.0, 1306.0)] == [False, False, True]
+
+
+def test_what_bases_were_cut_by_is_known_to_the_next_agent() -> None:
+    spec = Spec(reserved_cpus=CpuSet.parse("0-1"))
+    inp = serving(bases=BASE, spec=spec)
+    for noted, cuts in ((Cutting(), True), (Cutting.of(spec), False), (None, False)):
+        keeper = BaseKeeper(noted)
+        assert [run(keeper, inp, now) for now in (1000.0, 1010.0)] == [False, cuts]
+        assert keeper.cut_by == Cutting.of(spec)
 
 
 def test_input_that_keeps_changing_is_not_cut() -> None:
