@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent import __version__
-from agent.cli.commands import Group
+from agent.cli.commands import Group, ended_in_order
 from agent.cli.fleet import (
     AGENTS,
     brief,
@@ -56,6 +56,7 @@ def kubectl_cli(ctx: click.Context, kubeconfig: str | None, context: str | None)
     Needed are the rights of the cluster role `view`. Exit status: 0 done, 1 a problem was found, 2 wrong usage.
     """
     ctx.obj = (kubeconfig, context)
+    ctx.with_resource(ended_in_order())  # the client keeps the user's key in a file of its own meanwhile
 
 
 @kubectl_cli.command(short_help="The fleet: nodes, workers, what is open and why.")
