@@ -182,6 +182,7 @@ def test_what_goes_wrong_is_one_line_that_names_it(
     assert "PlanResourceMissing: no resource cpubindingplans of cpubind.dev/v1alpha1; is cpubind installed" in gone
     for args, named in (
         (["--kubeconfig", tmp_path / "none", "status"], str(tmp_path / "none")),
+        (["--kubeconfig", "~nobody-at-all/config", "status"], "~nobody-at-all"),
         (["--context", "nope", "status"], "nope"),
     ):
         result = plugin(*args)
