@@ -44,7 +44,7 @@ _NO_RIGHT = re.compile(r" cannot (create|patch) resource ")
 
 Path = tuple[str, ...]
 _Closed = dict[tuple[type, str], ApiError]
-"""What may not be written, a new event or a count, in which namespace; and how that was refused."""
+"""What can't be written, a new event or a count, in which namespace; and how that was refused."""
 
 
 class _Line:
@@ -231,8 +231,8 @@ class Publisher:
         self._plan.apply("MODIFIED", made)
 
     def _post_events(self, now: float) -> float:
-        """Posts what waits. What may not be written in a namespace waits on and holds up nothing else: of all that is
-        of its kind there, one is tried."""
+        """Posts what waits. What can't be written in a namespace waits on and holds up nothing else: of all that is of
+        its kind there, one is tried."""
         closed: _Closed = {}
         kept: list[Happening] = []
         try:
@@ -251,7 +251,7 @@ class Publisher:
         return now + 60.0
 
     def _post(self, happening: Happening, subject: Subject, closed: _Closed) -> bool:
-        """Whether nothing more is to be done for this one; `closed` grows by what may not be written."""
+        """Whether nothing more is to be done for this one; `closed` grows by what can't be written."""
         sent = self._book.admit(happening, subject, self._wall_clock())
         kind = type(sent), subject.namespace
         if kind in closed:
@@ -268,13 +268,15 @@ class Publisher:
             if error.status == 404 and isinstance(sent, Recount):
                 self._book.forget(happening, subject)
                 return self._post(happening, subject, closed)
-            waits = error.status is None or error.status in (401, 429) or error.status >= 500
-            # A right may be missing for a moment: an API server that starts knows of none yet.
+            waits = error.status is None or error.status in (401, 429) or error.status > 500
+            # A right may be missing for a moment: an API server that starts knows of none yet. 500 is the answer where
+            # an admission webhook can't be reached, which may be one for a few namespaces.
             no_right = error.status == 403 and _NO_RIGHT.search(error.problem.message) is not None
-            self._book.failed(happening, subject, again=waits or no_right)
+            waits_here = no_right or error.status == 500
+            self._book.failed(happening, subject, again=waits or waits_here)
             if waits:
                 raise
-            if no_right:
+            if waits_here:
                 closed[kind] = error
                 return False
             if error.status in (403, 404, 409):  # a limit, a namespace that is ending: it is not worth more

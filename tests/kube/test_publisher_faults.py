@@ -80,16 +80,22 @@ def test_an_event_waits_for_a_right_that_comes_later_and_is_tried_ever_more_rare
     assert desk.publisher.events_problem is None
 
 
-def test_a_namespace_in_which_no_event_may_be_written_holds_up_no_other(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+WEBHOOK = ApiError(
+    Problem(Reason.API_UNREACHABLE, 'create of events: 500 Internal error occurred: failed calling webhook "x"'), 500
+)
+
+
+@pytest.mark.parametrize("failure", [NO_RIGHT, WEBHOOK], ids=["a right that is missing", "a webhook that is away"])
+def test_a_namespace_in_which_no_event_can_be_written_holds_up_no_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, failure: ApiError
 ) -> None:
-    """Where people give the right by RoleBindings, and left one out."""
+    """Where people give the right by RoleBindings, and left one out; or a policy is for some namespaces."""
     create = desk.api.create_event
 
     def only_in_prod(body: dict[str, Any]) -> dict[str, Any]:
         created = create(body)
         if body["metadata"]["namespace"] != "prod":
-            raise NO_RIGHT
+            raise failure
         return created
 
     monkeypatch.setattr(desk.api, "create_event", only_in_prod)
@@ -97,7 +103,7 @@ def test_a_namespace_in_which_no_event_may_be_written_holds_up_no_other(
     desk.publisher.tell([elsewhere[0], bound(0), elsewhere[1], bound(1)])
     desk.turn()
     assert [call[2] for call in desk.api.of("event")] == ["other-0", "llm-0", "llm-1"]
-    assert desk.publisher.events_problem == NO_RIGHT.problem
+    assert desk.publisher.events_problem == failure.problem
     monkeypatch.setattr(desk.api, "create_event", create)
     desk.turn(MAX_PAUSE)
     assert [call[2] for call in desk.api.of("event")[3:]] == ["other-0", "other-1"]
