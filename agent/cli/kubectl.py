@@ -125,6 +125,8 @@ def explain(access: tuple[str | None, str | None], pod: str, namespace: str | No
     from agent.kube.api import ApiError  # noqa: PLC0415 - the client takes a second to import
 
     first, slash, rest = pod.partition("/")
+    if not all(pod.split("/")) or "/" in rest:
+        raise click.UsageError(f"{printable(repr(pod), 80)} is neither POD nor NAMESPACE/POD")
     with _api(access) as api:
         where, name = (first, rest) if slash else (namespace or api.namespace, pod)
         lines = pod_lines(api.plans(), where, name)

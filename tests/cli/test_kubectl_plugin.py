@@ -189,7 +189,8 @@ def test_what_goes_wrong_is_one_line_that_names_it(
         assert (result.status, result.err.count("\n"), named in result.err) == (1, 1, True)
     kubeconfig.write_text("{")
     assert "cannot be used" in plugin("status").err
-    for args in (["plan"], ["nonsense"], ["status", "-o", "xml"]):
+    names = ("", "/", "prod/", "/llm-0", "prod/llm-0/log")  # of these the API server would be asked for something else
+    for args in (["plan"], ["nonsense"], ["status", "-o", "xml"], *(["explain", name] for name in names)):
         result = plugin(*args)
         assert (result.status, result.err.count("\n")) == (2, 1)
 
