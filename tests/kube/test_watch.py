@@ -111,9 +111,17 @@ def test_a_server_that_was_restored_to_older_versions_is_followed(
     pods.until(lambda: pods.names == {"new"}, "it is told")
 
 
-@pytest.mark.parametrize("store", [200, 500, 504])
+@pytest.mark.parametrize(
+    ("store", "nonsense"),
+    [(200, None), (500, None), (504, None), (302, b""), *((200, text) for text in (b"", b"[]", b'{"metadata": null}'))],
+)
 def test_a_server_that_is_behind_is_asked_for_nothing_of_the_past(
-    fake_cluster: FakeApiServer, proxy: FaultProxy, pods: Follower, monkeypatch: pytest.MonkeyPatch, store: int
+    fake_cluster: FakeApiServer,
+    proxy: FaultProxy,
+    pods: Follower,
+    monkeypatch: pytest.MonkeyPatch,
+    store: int,
+    nonsense: bytes | None,
 ) -> None:
     """One whose etcd is cut off, say: its cache has the spec of before, by which somebody would be released."""
     newest = fake_cluster.pods.run("new", node=NODE)["metadata"]["resourceVersion"]
@@ -127,8 +135,8 @@ def test_a_server_that_is_behind_is_asked_for_nothing_of_the_past(
 
     monkeypatch.setattr(Traffic, "_look_at", spy)
     proxy.answer(504, path="/pods$", watch=False)
-    if store != 200:
-        proxy.answer(store, path="/pods$", watch=False)
+    if store != 200 or nonsense is not None:
+        proxy.answer(store, nonsense, path="/pods$", watch=False)
     proxy.inject(GONE)
     pods.until_open(lists=2)
     asked = [(one.query.get("resourceVersion"), one.query.get("limit"), one.code) for one in pods.requests("list")]
