@@ -92,7 +92,7 @@ def cli(ctx: click.Context) -> None:
         # From here on there may be something to clean up. The agent has handlers of its own.
         on_interrupt(signal.default_int_handler)
         if ctx.invoked_subcommand != "run":
-            ctx.with_resource(_ended_in_order())
+            ctx.with_resource(ended_in_order())
 
 
 def run_command(name: str = "cpubind") -> int:
@@ -172,7 +172,7 @@ def _broken_pipe_told_apart() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
+def ended_in_order() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block through SystemExit, so that temporary files are removed; further ones wait."""
     before: Mapping[signal.Signals, Any] = {}
 

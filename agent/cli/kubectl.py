@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent import __version__
-from agent.cli.commands import Group
+from agent.cli.commands import Group, ended_in_order
 from agent.cli.fleet import (
     AGENTS,
     brief,
@@ -56,6 +56,7 @@ def kubectl_cli(ctx: click.Context, kubeconfig: str | None, context: str | None)
     Needed are the rights of the cluster role `view`. Exit status: 0 done, 1 a problem was found, 2 wrong usage.
     """
     ctx.obj = (kubeconfig, context)
+    ctx.with_resource(ended_in_order())  # the client keeps the user's key in a file of its own meanwhile
 
 
 @kubectl_cli.command(short_help="The fleet: nodes, workers, what is open and why.")
@@ -124,6 +125,8 @@ def explain(access: tuple[str | None, str | None], pod: str, namespace: str | No
     from agent.kube.api import ApiError  # noqa: PLC0415 - the client takes a second to import
 
     first, slash, rest = pod.partition("/")
+    if not all(pod.split("/")) or "/" in rest:
+        raise click.UsageError(f"{printable(repr(pod), 80)} is neither POD nor NAMESPACE/POD")
     with _api(access) as api:
         where, name = (first, rest) if slash else (namespace or api.namespace, pod)
         lines = pod_lines(api.plans(), where, name)

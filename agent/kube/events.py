@@ -75,7 +75,8 @@ class _Bucket:
     at: float
 
     def has(self, now: float) -> bool:
-        self.tokens = min(float(self.size), self.tokens + (now - self.at) / self.refill)
+        # A clock that was set back takes none away: the next would come when it has caught up.
+        self.tokens = min(float(self.size), self.tokens + max(0.0, now - self.at) / self.refill)
         self.at = now
         return self.tokens >= 1
 
@@ -154,7 +155,7 @@ class EventBook:
         self._buckets.move_to_end(key)
         while len(self._buckets) > MAX_REMEMBERED:
             self._buckets.popitem(last=False)
-        busy = len(self._sent) == NODE_EVENTS and now - self._sent[0] < NODE_SECONDS
+        busy = len(self._sent) == NODE_EVENTS and 0 <= now - self._sent[0] < NODE_SECONDS
         if busy or not bucket.has(now):
             return False
         bucket.tokens -= 1

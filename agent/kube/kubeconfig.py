@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import urllib3
@@ -25,26 +29,34 @@ takes a tenth of a millisecond for each."""
 
 class UserAccess(Api):
     """The same requests as the agent makes, by a kubeconfig: ``--kubeconfig``, else ``$KUBECONFIG``, else
-    ``~/.kube/config``. Tokens, client certificates and credential plugins are as kubectl knows them."""
+    ``~/.kube/config``. Tokens, client certificates and credential plugins are as kubectl knows them; what it knows
+    and is not known here is refused."""
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         """Refused(ApiUnreachable) where there is no such file or context, or it can't be used."""
         # The client reads the variable when it is imported, which may be another time.
         files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
         configuration = client.Configuration()
-        _check(files)
+        documents = _documents(files)
         try:
-            config.load_kube_config(  # type: ignore[no-untyped-call]
-                files, context, client_configuration=configuration
-            )
-            every, active = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
-            if context:
-                active = next(one for one in every if one["name"] == context)
-            namespace = (active.get("context") or {}).get("namespace") or "default"
+            name, active = _context(list(documents.values()), context)
+            with _errors_raised():
+                config.load_kube_config(  # type: ignore[no-untyped-call]
+                    os.pathsep.join(documents), name, client_configuration=configuration
+                )
+            if "://" not in configuration.host:  # it would be asked in the clear
+                raise ValueError(f"the server {configuration.host} has no https:// before it")
+            if str(configuration.proxy).startswith("socks") and find_spec("socks") is None:
+                raise ValueError("its SOCKS proxy takes PySocks (pip install PySocks)")
+            # Of a file it has its last newline, too. It is not asked for again, be it about to expire: a command takes
+            # seconds, and a plugin may be a person who logs in.
+            for key, token in configuration.api_key.items():
+                configuration.api_key[key] = token.strip()
+            configuration.refresh_api_key_hook = None
         except Exception as error:  # the client takes what it reads for well formed, and Python raises what it likes
             raise _refused(files, " ".join(str(error).split()) or type(error).__name__) from None
         super().__init__(Access(str(configuration.host), Path()))
-        self.namespace = str(namespace)
+        self.namespace = str(active.get("namespace") or "default")
         """The namespace of the context."""
         configuration.retries = urllib3.Retry(0)
         self._configuration = configuration
@@ -61,16 +73,61 @@ class UserAccess(Api):
             return self._client
 
 
-def _check(files: str) -> None:
-    """Refuses what the client would be busy with for minutes."""
+def _documents(files: str) -> dict[str, Any]:
+    """Path -> what is in it, of the files that there are and that are not empty, in their order. Refused where there is
+    none, and where the client would be busy with one for minutes."""
+    documents = {}
     for file in filter(None, files.split(os.pathsep)):
-        path = Path(file).expanduser()
+        path = os.path.expanduser(file)  # noqa: PTH111 - Path's own raises for a user without a home
         try:
-            parse_yaml(
-                read_text(path, Reason.API_UNREACHABLE, limit=MAX_BYTES) or "", file, Reason.API_UNREACHABLE, MAX_VALUES
-            )
+            text = read_text(path, Reason.API_UNREACHABLE, limit=MAX_BYTES) or ""
+            document = parse_yaml(text, file, Reason.API_UNREACHABLE, MAX_VALUES)
         except Refused as refused:
             raise _refused(files, refused.message) from None
+        if document is not None:
+            documents[path] = document
+    if not documents:
+        raise _refused(files, "there is no such file, or nothing in it")
+    return documents
+
+
+def _context(documents: list[Any], name: str | None) -> tuple[str, Mapping[str, Any]]:
+    """The context of this name, or the current one. Of several files the first that says something counts, as it does
+    for kubectl; for the client the last one does, which may be another cluster. ValueError where there is none, and
+    where its user is none, or another than the API server would be told."""
+    name = name or next((str(one["current-context"]) for one in documents if one.get("current-context")), "")
+    if not name:
+        raise ValueError("it has no current context; --context names one")
+    context = _named("contexts", name, documents).get("context") or {}
+    if user := context.get("user"):
+        about = _named("users", user, documents).get("user") or {}
+        if other := next((key for key in about if key in ("as", "as-uid", "as-groups", "as-user-extra")), ""):
+            raise ValueError(f"user {user} acts as somebody else ({other}), which is not done here")
+    return name, context
+
+
+def _named(what: str, name: object, documents: list[Any]) -> Mapping[str, Any]:
+    entries: list[Mapping[str, Any]] = [entry for one in documents for entry in one.get(what) or []]
+    found = next((entry for entry in entries if entry.get("name") == name), None)
+    if found is None:
+        raise ValueError(f"{name} is not in its {what}")
+    return found
+
+
+@contextmanager
+def _errors_raised() -> Iterator[None]:
+    """What the client logs as an error and does without: the answer of a credential plugin, in whose place it would ask
+    as nobody. ValueError with the first of these."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+    if heard:
+        raise ValueError(f"its credential plugin: {heard[0].removeprefix('exec: ')}")
 
 
 def _refused(files: str, why: str) -> Refused:

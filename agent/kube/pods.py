@@ -70,10 +70,11 @@ class PodStore:
         return self._all
 
     def is_gone(self, uid: str) -> bool:
-        """Whether this pod was deleted; asking keeps it in mind a while longer."""
+        """Whether this pod was deleted; asking keeps it in mind a while longer. One that is there again, as after the
+        API server's store was restored, is not gone."""
         with self._lock:
             gone = self._gone.get(uid)
-            if gone is None:
+            if gone is None or uid in self._pods:
                 return False
             self._gone[uid] = (gone[0], self._clock())
             return True

@@ -43,6 +43,8 @@ _NO_RIGHT = re.compile(r" cannot (create|patch) resource ")
 """How every authorizer's refusal reads, other than that of a namespace that is ending."""
 
 Path = tuple[str, ...]
+_Closed = dict[tuple[type, str], ApiError]
+"""What can't be written, a new event or a count, in which namespace; and how that was refused."""
 
 
 class _Line:
@@ -229,16 +231,32 @@ class Publisher:
         self._plan.apply("MODIFIED", made)
 
     def _post_events(self, now: float) -> float:
-        while self._waiting:
-            happening = self._waiting[0]
-            subject = self._subject(happening)
-            if subject is not None:
-                self._post(happening, subject)
-            self._waiting.popleft()
+        """Posts what waits. What can't be written in a namespace waits on and holds up nothing else: of all that is of
+        its kind there, one is tried."""
+        closed: _Closed = {}
+        kept: list[Happening] = []
+        try:
+            while self._waiting:
+                happening = self._waiting.popleft()
+                subject = self._subject(happening)
+                if subject is None:
+                    continue
+                kept.append(happening)
+                if self._post(happening, subject, closed):
+                    kept.pop()
+        finally:
+            self._waiting.extendleft(reversed(kept[-MAX_WAITING:]))
+        for error in closed.values():
+            raise error
         return now + 60.0
 
-    def _post(self, happening: Happening, subject: Subject) -> None:
+    def _post(self, happening: Happening, subject: Subject, closed: _Closed) -> bool:
+        """Whether nothing more is to be done for this one; `closed` grows by what can't be written."""
         sent = self._book.admit(happening, subject, self._wall_clock())
+        kind = type(sent), subject.namespace
+        if kind in closed:
+            self._book.failed(happening, subject, again=True)
+            return False
         try:
             if isinstance(sent, Post):
                 self._api.create_event(sent.body)
@@ -246,22 +264,27 @@ class Publisher:
                 self._api.patch_event(sent.namespace, sent.name, sent.patch)
         except ApiError as error:
             if error.status == 409 and isinstance(sent, Post):
-                return  # by another run, or by an attempt whose answer was lost
-            # A right may be missing for a moment: an API server that starts knows of none yet.
-            waits = error.status is None or error.status in (401, 429) or error.status >= 500
-            waits = waits or (error.status == 403 and _NO_RIGHT.search(error.problem.message) is not None)
+                return True  # by another run, or by an attempt whose answer was lost
             if error.status == 404 and isinstance(sent, Recount):
                 self._book.forget(happening, subject)
-                self._post(happening, subject)
-                return
-            self._book.failed(happening, subject, again=waits)
+                return self._post(happening, subject, closed)
+            waits = error.status is None or error.status in (401, 429) or error.status > 500
+            # A right may be missing for a moment: an API server that starts knows of none yet. 500 is the answer where
+            # an admission webhook can't be reached, which may be one for a few namespaces.
+            no_right = error.status == 403 and _NO_RIGHT.search(error.problem.message) is not None
+            waits_here = no_right or error.status == 500
+            self._book.failed(happening, subject, again=waits or waits_here)
             if waits:
                 raise
+            if waits_here:
+                closed[kind] = error
+                return False
             if error.status in (403, 404, 409):  # a limit, a namespace that is ending: it is not worth more
                 log.debug("event %s on %s: %s", happening.reason, subject.name, error.problem)
             elif cause(error.problem) not in self._lost and len(self._lost) < MAX_LOST:
                 self._lost.add(cause(error.problem))
                 log.warning("an event is lost: %s", error.problem)
+        return True
 
     def _subject(self, happening: Happening) -> Subject | None:
         """The object of an event, with its uid; None where it is gone."""

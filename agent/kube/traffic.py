@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from agent import __version__
 from agent.kube.access import Access
@@ -163,6 +164,8 @@ class Traffic:
         if verb == "list":
             # From the watch cache, which must not be behind what is known already: another API server's may be.
             request.url = request.url.update_query(resourceVersion=str(self.newest))
+            if self._problem is not None:
+                request.headers["Connection"] = "close"  # another API server may know better
             self.rest(max(REST_SECONDS, self._due()))
             self._follows_list = True
         else:
@@ -261,10 +264,33 @@ class Traffic:
         self.problem = Problem(Reason.API_REFUSED if ours else Reason.API_UNREACHABLE, printable(said_so, 250))
         if response.status < 400:
             raise aiohttp.ClientConnectionError("no redirect is followed: the token is for this server")
-        if verb == "list" and response.status in (410, 504):
-            self.newest = 0  # the versions that we know are not those of this server: it may have been restored
+        if verb == "list" and response.status in (410, 504) and self.newest and await self._is_restored(response.url):
+            self.newest = 0
         if response.status == 429 and not 0 < retry_after(response.headers) <= MAX_PAUSE:
             raise aiohttp.ClientConnectionError("429, to be tried again after a pause of ours")
+
+    async def _is_restored(self, url: URL) -> bool:
+        """Whether the versions that we know are none of the store's, as after it was restored. Else this API server is
+        behind, and a LIST of it would be of the past: of a plan that somebody has changed since. A LIST of one object
+        without a version is of the store itself, and says how far that is."""
+        assert self._session is not None
+        one = url.with_query(fieldSelector=self._subject.field_selector, limit="1")
+        try:
+            headers = {"Authorization": f"Bearer {self._access.token()}"}
+            async with (
+                asyncio.timeout(ANSWER_SECONDS),
+                self._session.get(one, headers=headers, allow_redirects=False, middlewares=()) as response,
+            ):
+                body = await BoundedContent(response.content).read()
+        except (Refused, aiohttp.ClientError, OSError):
+            self._count("list", "error")
+            return False
+        self._count("list", str(response.status))
+        try:
+            at = version(json.loads(body)) if response.status == 200 else 0
+        except (ValueError, AttributeError, RecursionError):
+            at = 0
+        return 0 < at < self.newest
 
     def _take_list(self, document: Any) -> None:
         items = document["items"]

@@ -40,8 +40,12 @@ def make_console(file: IO[str] | None = None, *, environ: Mapping[str, str] = os
     """Where pictures are printed to: `file`, by default standard output.
 
     Text is text (no markup, no guessing at numbers or emoji), and NO_COLOR means no escapes at all: rich alone would
-    keep bold and reverse. On a dumb terminal and into a pipe there are none either.
+    keep bold and reverse. On a dumb terminal and into a pipe there are none either. A COLUMNS that is no width, such as
+    the 0 of a serial line, counts for nothing: rich alone would print nothing.
     """
+    columns = environ.get("COLUMNS", "")
+    if not (columns.isascii() and columns.isdigit() and len(columns) < 6 and int(columns)):
+        environ = {name: value for name, value in environ.items() if name != "COLUMNS"}
     wanted = bool(environ.get("FORCE_COLOR"))
     plain = bool(environ.get("NO_COLOR")) or (environ.get("TERM") in ("dumb", "unknown") and not wanted)
     return Console(

@@ -59,6 +59,11 @@ def test_null_takes_a_field_out(helm: Helm) -> None:
     assert "seccompProfile" not in context(helm, "restricted", seccompProfile=None)
 
 
+def test_all_capabilities_are_enough(helm: Helm) -> None:
+    every = {"add": ["ALL"]}
+    assert context(helm, "privileged", privileged=False, capabilities=every)["capabilities"] == every
+
+
 def test_what_was_given_before_there_were_profiles_means_the_same(helm: Helm) -> None:
     """`--reuse-values` after an upgrade of the chart: all of the old values, and no profile."""
     before = {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0, "runAsGroup": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ need_helm()
 
 SENTENCES: list[tuple[dict[str, Any], str]] = [
     ({"reservedCpus": "0,5-3"}, "reservedCpus: the range 5-3 runs backwards"),
+    ({"reservedCpus": "010-9"}, "reservedCpus: the range 010-9 runs backwards"),
     ({"reservedCpus": "0-4096"}, "reservedCpus: CPU 4096 is beyond 4095"),
     (
         {"namespaces": ["prod", "test"], "excludeNamespaces": ["test"]},
@@ -157,6 +159,27 @@ def test_a_combination_that_cannot_work_is_refused_with_a_sentence(
 )
 def test_a_value_that_is_not_of_its_form_is_refused_by_its_name(helm: Helm, typed: str, named: str) -> None:
     assert named in helm.refusal(None, typed)
+
+
+def _paths(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield above + name
+        if isinstance(value, dict):
+            yield from _paths(value, f"{above}{name}.")
+
+
+@pytest.mark.parametrize("path", list(_paths(yaml.safe_load((CHART / "values.yaml").read_text()))))
+def test_a_value_that_is_taken_away_is_refused_by_its_name_or_is_none(helm: Helm, path: str) -> None:
+    """`podLabels:` with nothing behind it, say, or values of an older chart, which had none."""
+    parts = ("podMonitor", "prometheusRule", "dashboard")
+    everything = {"metrics": {part: {"enabled": True} for part in parts}}
+    kinds = [f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")]
+    said = ""
+    try:
+        helm.render(everything, f"{path}=null", apis=kinds)
+    except Refusal as refused:
+        said = str(refused)
+    assert said == "" or f"missing property '{path.rpartition('.')[2]}'" in said
 
 
 def test_an_older_cluster_than_1_20_is_refused(helm: Helm) -> None:

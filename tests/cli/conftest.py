@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from agent.cli import main
+from agent.cli import kubectl_main, main
 from agent.demo.virtual import VirtualNode
 from agent.node.capture import capture
+from tests.cli.plan_server import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Result:
 
 
 Cpubind = Callable[..., Result]
+Plugin = Callable[..., Result]
 
 
 @pytest.fixture
@@ -51,6 +54,50 @@ def cpubind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         interrupt = signal.getsignal(signal.SIGINT)
         with pytest.raises(SystemExit) as ended:
             main()
+        signal.signal(signal.SIGINT, interrupt)
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Result(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kubeconfig(server: Server, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    contexts = {"prod": {"namespace": "prod"}, "other": {}}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "prod",
+        "contexts": [
+            {"name": name, "context": {"cluster": "c", "user": name, **more}} for name, more in contexts.items()
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": name, "user": {"token": f"token-of-{name}"}} for name in contexts],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kubeconfig: Path) -> Plugin:
+    """``kubectl cpubind ARGS``."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+
+    def run(*args: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["kubectl-cpubind", *map(str, args)])
+        capsys.readouterr()
+        interrupt = signal.getsignal(signal.SIGINT)
+        with pytest.raises(SystemExit) as ended:
+            kubectl_main()
         signal.signal(signal.SIGINT, interrupt)
         printed = capsys.readouterr()
         code = ended.value.code

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,9 +25,10 @@ from agent.demo.show import AgentSetup, MakeAgent
 from agent.demo.virtual import VirtualNode
 from agent.model.reason import Refused
 from agent.settings import load_settings
-from tests.cli.running import Running, condition
+from tests.cli.running import TIMEOUT, Running, condition
 
 Start = Callable[..., Running]
+SWEPT = "cpubind_last_sweep_timestamp_seconds"
 
 
 @pytest.fixture
@@ -113,6 +118,33 @@ def test_by_tls_it_serves_by_tls_alone(start: Start, tmp_path: Path) -> None:
     with pytest.raises((urllib.error.URLError, ConnectionError)):
         read(f"http://127.0.0.1:{port}/metrics")
     assert agent.end()[0] == 0
+
+
+def test_on_a_node_without_npus_the_loop_of_a_cluster_s_agent_is_seen_to_turn(tmp_path: Path) -> None:
+    """CpubindSweepStale is about an agent that never ended a pass, too."""
+    (tmp_path / "proc").symlink_to("/proc")
+    port = free_port()
+    where = ("--host-root", str(tmp_path), "--npu-smi", str(tmp_path / "none"), "--node-name", "test-node")
+    addresses = ("--metrics-address", f"127.0.0.1:{port}", "--health-address", "off")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agent", "run", *where, *addresses, "--sweep-interval", "0.1"],
+        env={**os.environ, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    seen: list[float] = []
+    end = time.monotonic() + TIMEOUT
+    try:
+        while len(set(seen)) < 2 and time.monotonic() < end:
+            time.sleep(0.3)
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                lines = read(f"http://127.0.0.1:{port}/metrics").splitlines()
+                seen += [float(line.split()[1]) for line in lines if line.startswith(f"{SWEPT} ")]
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=TIMEOUT)
+    assert "no NPU on this node" in log
+    assert len(set(seen)) == 2
 
 
 def test_a_port_that_somebody_else_has_is_told_in_the_plan_and_had_once_it_is_free(start: Start) -> None:

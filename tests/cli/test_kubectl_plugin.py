@@ -4,136 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import tomllib
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import click
 import pytest
 import yaml
 
-from agent.cli import kubectl_main
 from agent.cli.kubectl import kubectl_cli
 from agent.kube import api
 from agent.kube.bounds import MAX_ANSWER
 from tests.chart.crd import complaints
-from tests.cli.conftest import Result
-
-RECORDED = Path(__file__).parent / "recorded"
-PLANS = "/apis/cpubind.dev/v1alpha1/cpubindingplans"
-
-Object = dict[str, Any]
-
-
-def recorded(*names: str) -> list[Object]:
-    """Plans as agents on virtual nodes wrote them: on a3-0 all is well, on a2-0 a pod has four CPUs, too few."""
-    return [json.loads((RECORDED / f"{name}.json").read_text()) for name in names]
-
-
-class Server:
-    """An API server that has plans and pods, and notes who asked for what."""
-
-    def __init__(self) -> None:
-        self.plans: list[Object] = recorded("a3-0", "a2-0")
-        self.pods: dict[str, Object] = {}
-        self.refuses = 0
-        self.asked: list[tuple[str, str | None]] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                server.asked.append((self.path, self.headers.get("Authorization")))
-                status, answer = server.answer(self.path)
-                body = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
-        self._thread.start()
-
-    def answer(self, path: str) -> tuple[int, Object]:
-        if self.refuses:
-            return self.refuses, {"kind": "Status", "metadata": {}, "message": "no such right"}
-        where = urlsplit(path)
-        if where.path == PLANS:
-            query = {key: values[0] for key, values in parse_qs(where.query).items()}
-            wanted = query.get("fieldSelector", "").removeprefix("metadata.name=")
-            found = [p for p in self.plans if wanted in ("", p["metadata"]["name"])]
-            begin = int(query.get("continue", 0))
-            end = begin + int(query.get("limit") or len(found))
-            left = {"continue": str(end), "remainingItemCount": len(found) - end} if end < len(found) else {}
-            return 200, {"kind": "CpuBindingPlanList", "metadata": left, "items": found[begin:end]}
-        pod = self.pods.get(where.path.removeprefix("/api/v1/namespaces/"))
-        return (
-            (200, {"kind": "Pod", **pod}) if pod else (404, {"kind": "Status", "metadata": {}, "message": "not found"})
-        )
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def kubeconfig(server: Server, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    contexts = {"prod": {"namespace": "prod"}, "other": {}}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "prod",
-        "contexts": [
-            {"name": name, "context": {"cluster": "c", "user": name, **more}} for name, more in contexts.items()
-        ],
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": name, "user": {"token": f"token-of-{name}"}} for name in contexts],
-    }
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
-Plugin = Callable[..., Result]
-
-
-@pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kubeconfig: Path) -> Plugin:
-    """``kubectl cpubind ARGS``."""
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-
-    def run(*args: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["kubectl-cpubind", *map(str, args)])
-        capsys.readouterr()
-        interrupt = signal.getsignal(signal.SIGINT)
-        with pytest.raises(SystemExit) as ended:
-            kubectl_main()
-        signal.signal(signal.SIGINT, interrupt)
-        printed = capsys.readouterr()
-        code = ended.value.code
-        return Result(code if isinstance(code, int) else 0, printed.out, printed.err)
-
-    return run
+from tests.cli.conftest import Plugin
+from tests.cli.plan_server import PLANS, Object, Server, recorded
 
 
 def pod(name: str, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
@@ -295,13 +182,15 @@ def test_what_goes_wrong_is_one_line_that_names_it(
     assert "PlanResourceMissing: no resource cpubindingplans of cpubind.dev/v1alpha1; is cpubind installed" in gone
     for args, named in (
         (["--kubeconfig", tmp_path / "none", "status"], str(tmp_path / "none")),
+        (["--kubeconfig", "~nobody-at-all/config", "status"], "~nobody-at-all"),
         (["--context", "nope", "status"], "nope"),
     ):
         result = plugin(*args)
         assert (result.status, result.err.count("\n"), named in result.err) == (1, 1, True)
     kubeconfig.write_text("{")
     assert "cannot be used" in plugin("status").err
-    for args in (["plan"], ["nonsense"], ["status", "-o", "xml"]):
+    names = ("", "/", "prod/", "/llm-0", "prod/llm-0/log")  # of these the API server would be asked for something else
+    for args in (["plan"], ["nonsense"], ["status", "-o", "xml"], *(["explain", name] for name in names)):
         result = plugin(*args)
         assert (result.status, result.err.count("\n")) == (2, 1)
 

@@ -16,7 +16,7 @@ TAKING: Final = frozenset(
     {
         *("read_bytes", "read_text", "loads", "parse_json", "parse_yaml", "frombuf", "numbered_devices"),
         *("unpack", "unpack_from", "iter_unpack", "fullmatch", "finditer", "findall", "splitlines", "fromhex"),
-        *("recv", "recv_into", "recvmsg", "pread", "load_kube_config", "list_kube_config_contexts"),
+        *("recv", "recv_into", "recvmsg", "pread", "load_kube_config"),
     }
 )
 """Calls of these names take bytes or text from outside, or take it apart."""

@@ -39,6 +39,7 @@ ELSEWHERE: Final = {
     "agent.kube.api:Api._request.<locals>.make": "tests/api, tests/kube/test_api_client.py: faults of an API server",
     "agent.kube.bounds:_bounded_sockets.<locals>.Bounded.recv_into": "tests/kube/test_bounds.py: they pass through",
     "agent.kube.traffic:Traffic._look_at": "tests/kube/test_watch_faults.py",
+    "agent.kube.traffic:Traffic._is_restored": "tests/kube/test_watch.py",
     "agent.kube.publisher:Publisher._apply": "a message of 256 bytes is searched: tests/kube/test_publisher_faults.py",
     "agent.telemetry.families:Label.fitted": "a value of the agent's own is compared with a form",
 }

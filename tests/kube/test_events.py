@@ -87,6 +87,18 @@ def test_the_whole_node_posts_thirty_a_minute() -> None:
     assert sum(one is not None for one in sent) == 29
 
 
+def test_a_clock_that_is_set_back_silences_nobody() -> None:
+    """As NTP does to a node whose own clock was ahead: by a day here."""
+    events = book()
+    assert events.admit(happening("before"), POD, 86_400.0)
+    assert [events.admit(happening(f"after {n}"), POD, float(n)) is not None for n in range(5)] == [True] * 4 + [False]
+    assert events.admit(happening("later"), POD, 700.0)
+    busy = book()
+    for n in range(30):
+        busy.admit(happening(), Subject(f"uid-{n}", f"llm-{n}", "prod"), 86_400.0 + n)
+    assert busy.admit(happening(), POD, 0.0)
+
+
 def test_a_standing_state_is_told_once_and_by_the_same_name_in_every_run() -> None:
     first = book().admit(happening(standing=True), POD, 0.0)
     second = EventBook("node-a", "another start").admit(happening(standing=True), POD, 9.0)

@@ -94,6 +94,15 @@ def test_a_deleted_pod_is_remembered_while_its_processes_are_seen(mirror: Mirror
     assert mirror.store.pods() == ()
 
 
+def test_a_pod_that_is_there_again_is_followed_again(mirror: Mirror) -> None:
+    """A LIST of an API server that knew less, or whose store was restored, had it not."""
+    mirror.store.replace([manifest("a", enabled="true")])
+    mirror.store.replace([])
+    mirror.store.apply("ADDED", manifest("a", enabled="false"))
+    assert not mirror.store.is_gone("uid-a")
+    assert PodSelection(mirror.store).choose(candidate(mirror, "a")) is Choice.RELEASE
+
+
 def test_a_name_that_comes_again_is_the_living_pod(mirror: Mirror) -> None:
     mirror.store.replace([manifest("a", "uid-1")])
     mirror.store.apply("DELETED", manifest("a", "uid-1"))

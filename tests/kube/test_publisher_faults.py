@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agent.control.happenings import Happening
 from agent.kube.api import ApiError
+from agent.kube.publisher import MAX_WAITING
 from agent.kube.retry import MAX_PAUSE
 from agent.model.reason import Problem, Reason
 from tests.kube.test_publisher import Desk, refused
 
 NO_RIGHT = ApiError(
     Problem(Reason.API_REFUSED, 'create of events: 403 events is forbidden: User "x" cannot create resource "events"'),
+    403,
+)
+NO_COUNT = ApiError(
+    Problem(
+        Reason.API_REFUSED, 'patch of events: 403 events "x" is forbidden: User "x" cannot patch resource "events"'
+    ),
     403,
 )
 ENDING = ApiError(
@@ -69,6 +78,62 @@ def test_an_event_waits_for_a_right_that_comes_later_and_is_tried_ever_more_rare
     desk.turn(MAX_PAUSE)
     assert [call[2] for call in desk.api.of("event")] == ["llm-0", "llm-1"]
     assert desk.publisher.events_problem is None
+
+
+WEBHOOK = ApiError(
+    Problem(Reason.API_UNREACHABLE, 'create of events: 500 Internal error occurred: failed calling webhook "x"'), 500
+)
+
+
+@pytest.mark.parametrize("failure", [NO_RIGHT, WEBHOOK], ids=["a right that is missing", "a webhook that is away"])
+def test_a_namespace_in_which_no_event_can_be_written_holds_up_no_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, failure: ApiError
+) -> None:
+    """Where people give the right by RoleBindings, and left one out; or a policy is for some namespaces."""
+    create = desk.api.create_event
+
+    def only_in_prod(body: dict[str, Any]) -> dict[str, Any]:
+        created = create(body)
+        if body["metadata"]["namespace"] != "prod":
+            raise failure
+        return created
+
+    monkeypatch.setattr(desk.api, "create_event", only_in_prod)
+    elsewhere = [Happening(Reason.CPU_BOUND, f"bound {n}", namespace="test", pod=f"other-{n}") for n in range(2)]
+    desk.publisher.tell([elsewhere[0], bound(0), elsewhere[1], bound(1)])
+    desk.turn()
+    assert [call[2] for call in desk.api.of("event")] == ["other-0", "llm-0", "llm-1"]
+    assert desk.publisher.events_problem == failure.problem
+    monkeypatch.setattr(desk.api, "create_event", create)
+    desk.turn(MAX_PAUSE)
+    assert [call[2] for call in desk.api.of("event")[3:]] == ["other-0", "other-1"]
+
+
+def test_without_the_right_to_count_events_new_ones_are_posted(desk: Desk) -> None:
+    """As `cpubind doctor` says of it."""
+    desk.api.always["recount"] = NO_COUNT
+    desk.publisher.tell([bound(0), bound(0), bound(0), bound(1)])
+    desk.turn()
+    assert [call[2] for call in desk.api.of("event")] == ["llm-0", "llm-1"]
+    assert desk.api.of("recount") == [("recount", 2)]
+    desk.publisher.tell([bound(2)])
+    desk.turn(MAX_PAUSE)
+    assert [call[2] for call in desk.api.of("event")] == ["llm-0", "llm-1", "llm-2"]
+    del desk.api.always["recount"]
+    desk.turn(MAX_PAUSE)
+    assert desk.api.of("recount")[-1] == ("recount", 3)
+
+
+def test_what_may_not_be_written_costs_bounded_memory_and_the_oldest_is_dropped(desk: Desk) -> None:
+    desk.api.always["event"] = NO_RIGHT
+    for n in range(2 * MAX_WAITING):
+        desk.publisher.tell([bound(n)])
+        desk.turn(MAX_PAUSE)
+    del desk.api.always["event"]
+    desk.api.calls.clear()
+    desk.turn(MAX_PAUSE)
+    assert desk.api.of("event")[0] == ("event", "CpuBound", f"llm-{MAX_WAITING}")
+    assert len(desk.publisher._waiting) == 0
 
 
 def test_an_event_of_a_namespace_that_is_ending_waits_for_nothing(desk: Desk) -> None:

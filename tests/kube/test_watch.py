@@ -11,11 +11,13 @@ from collections.abc import Callable
 from operator import le
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from agent.kube import traffic, watch
 from agent.kube.access import Access
 from agent.kube.retry import Backoffs
+from agent.kube.traffic import Traffic
 from tests.cluster.fake_apiserver import FakeApiServer
 from tests.cluster.fault_proxy import GONE, Body, FaultProxy
 from tests.kube.follower import NODE, PLAN, Follower
@@ -103,10 +105,43 @@ def test_a_server_that_was_restored_to_older_versions_is_followed(
     pods.watch._traffic.newest = 10**9
     proxy.inject(GONE)
     pods.until_open(lists=2)
-    asked = [(one.query["resourceVersion"], one.code) for one in pods.requests("list")]
-    assert asked == [("0", 200), (str(10**9), 504), ("0", 200)]
+    asked = [(one.query.get("resourceVersion"), one.query.get("limit"), one.code) for one in pods.requests("list")]
+    assert asked == [("0", None, 200), (str(10**9), None, 504), (None, "1", 200), ("0", None, 200)]
     fake_cluster.pods.run("new", node=NODE)
     pods.until(lambda: pods.names == {"new"}, "it is told")
+
+
+@pytest.mark.parametrize(
+    ("store", "nonsense"),
+    [(200, None), (500, None), (504, None), (302, b""), *((200, text) for text in (b"", b"[]", b'{"metadata": null}'))],
+)
+def test_a_server_that_is_behind_is_asked_for_nothing_of_the_past(
+    fake_cluster: FakeApiServer,
+    proxy: FaultProxy,
+    pods: Follower,
+    monkeypatch: pytest.MonkeyPatch,
+    store: int,
+    nonsense: bytes | None,
+) -> None:
+    """One whose etcd is cut off, say: its cache has the spec of before, by which somebody would be released."""
+    newest = fake_cluster.pods.run("new", node=NODE)["metadata"]["resourceVersion"]
+    pods.until(lambda: pods.names == {"new"}, "it is told")
+    closes: list[bool] = []
+    look = Traffic._look_at
+
+    async def spy(traffic: Traffic, response: aiohttp.ClientResponse, verb: str, what: str) -> None:
+        closes.extend([response.request_info.headers.get("Connection") == "close"] if verb == "list" else [])
+        await look(traffic, response, verb, what)
+
+    monkeypatch.setattr(Traffic, "_look_at", spy)
+    proxy.answer(504, path="/pods$", watch=False)
+    if store != 200 or nonsense is not None:
+        proxy.answer(store, nonsense, path="/pods$", watch=False)
+    proxy.inject(GONE)
+    pods.until_open(lists=2)
+    asked = [(one.query.get("resourceVersion"), one.query.get("limit"), one.code) for one in pods.requests("list")]
+    assert asked == [("0", None, 200), (newest, None, 504), (None, "1", store), (newest, None, 200)]
+    assert closes == [False, True], "the next LIST but one goes to another API server, where there are several"
 
 
 def test_after_a_cut_it_goes_on_from_where_it_was(

@@ -204,6 +204,18 @@ def test_escapes_go_to_terminals_that_want_them(terminal: bool, variables: dict[
     assert "[red]no markup[/red]" in file.getvalue()
 
 
+@pytest.mark.parametrize("columns", ["0", "000", "", "-5", "wide", "²", "9" * 5000])
+def test_a_width_that_is_none_counts_for_nothing(columns: str) -> None:
+    printed = []
+    for variables in ({"TERM": "xterm", "COLUMNS": columns}, {"TERM": "xterm"}):
+        console = make_console(io.StringIO(), environ=variables)
+        console.print(plan_table(large()), numa_map(large()))
+        printed.append(console.file.getvalue())  # type: ignore[attr-defined]
+    assert printed[0] == printed[1] != ""
+    narrow = make_console(io.StringIO(), environ={"TERM": "xterm", "COLUMNS": "50"})
+    assert narrow.width == 50
+
+
 def test_with_colours_the_text_is_the_same() -> None:
     doc = large()
     for picture in (plan_table(doc), numa_map(doc)):

@@ -14,10 +14,11 @@ is of its form.
 {{- define "cpubind.validate.spec" -}}
 {{- range compact (splitList "," (toString (.Values.reservedCpus | default ""))) -}}
 {{- $ends := splitList "-" . -}}
-{{- if lt (int (last $ends)) (int (first $ends)) -}}
+{{- /* atoi: a number that begins with 0 is octal to int. */ -}}
+{{- if lt (atoi (last $ends)) (atoi (first $ends)) -}}
 {{- fail (printf "reservedCpus: the range %s runs backwards" .) -}}
 {{- end -}}
-{{- if gt (int (last $ends)) 4095 -}}
+{{- if gt (atoi (last $ends)) 4095 -}}
 {{- fail (printf "reservedCpus: CPU %s is beyond 4095" (last $ends)) -}}
 {{- end -}}
 {{- end -}}
@@ -79,7 +80,7 @@ is of its form.
 {{- if not (dig "allowPrivilegeEscalation" true .) -}}
 {{- fail "securityContext: privileged true and allowPrivilegeEscalation false exclude each other" -}}
 {{- end -}}
-{{- else if not (has "SYS_NICE" (dig "capabilities" "add" (list) .)) -}}
+{{- else if not (or (has "SYS_NICE" (dig "capabilities" "add" (list) .)) (has "ALL" (dig "capabilities" "add" (list) .))) -}}
 {{- fail "securityContext.privileged is false and capabilities.add lacks SYS_NICE: the agent could move no thread of another user" -}}
 {{- end -}}
 {{- end -}}
