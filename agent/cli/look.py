@@ -113,7 +113,7 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
     cpubind explain prod/llm-0 --snapshot node.tar.gz
     """
     kind, _, number = subject.partition(":")
-    if kind == "npu" and not (number.isascii() and number.isdigit()):
+    if kind == "npu" and not _is_number(number):
         raise click.UsageError(f"{printable(subject, 60)!r} is no NPU: npu:0, npu:1, …")
     settings = settings_from(flags)
     view = None if snapshot else cluster_view(settings)
@@ -129,7 +129,8 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         npu = decision.plan.npu(int(number))
         if npu is None:
             known = ", ".join(str(n.id) for n in decision.plan.npus)
-            raise Refused(Reason.NPU_NOT_IN_DOMAIN, f"there is no NPU {number} on this node; there are {known}")
+            # No reason of the list: with each goes a remedy, and nothing is wrong with the node.
+            raise click.ClickException(f"there is no NPU {number} on this node; there are {known}")
         lines = explain_npu(decision.inp, decision.plan, npu)
         short = next(listed for listed in npu_entries(found.report) if listed["id"] == npu.id)
         if "message" in short:
@@ -275,8 +276,13 @@ def _last_reported(origin: Source, subject: str) -> list[str]:
     kind, _, number = subject.partition(":")
     if kind == "npu":
         return reported(origin.status, npu=int(number))
-    pids = [int(subject)] if subject.isascii() and subject.isdigit() else pids_of(origin.status, subject)
+    pids = [int(subject)] if _is_number(subject) else pids_of(origin.status, subject)
     return list(dict.fromkeys(line for pid in pids for line in reported(origin.status, pid=pid)))
+
+
+def _is_number(text: str) -> bool:
+    """Of an NPU or a process; int() refuses thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 10
 
 
 def _workers(found: Survey, subject: str, origin: Source) -> list[WorkerPlan]:
@@ -284,7 +290,7 @@ def _workers(found: Survey, subject: str, origin: Source) -> list[WorkerPlan]:
     for whose a process is."""
     assert found.decision is not None
     entries = found.decision.plan.workers
-    if subject.isascii() and subject.isdigit():
+    if _is_number(subject):
         return [entry for entry in entries if entry.worker.process.pid == int(subject)]
     keys = {
         c.key for c in found.decision.inp.containers if c.pod and subject in (c.pod, f"{c.namespace}/{c.pod}", c.key)

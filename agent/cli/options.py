@@ -357,6 +357,7 @@ def read_journal(settings: Settings) -> tuple[Journal, Problem | None]:
 
 def _parsed(text: str | None) -> tuple[Journal, Problem | None]:
     try:
-        return (parse(text) if text else Journal()), None
+        # An empty file is a damaged journal, and tells nothing of what was taken.
+        return (Journal() if text is None else parse(text)), None
     except Refused as refused:
         return Journal(), refused.problem

@@ -67,7 +67,9 @@ def restore(dry_run: bool, output: str, **flags: Any) -> int:
     try:
         journal, problem = read_journal(settings)
         if problem is not None:
-            raise Refused(problem.reason, f"{printable(str(path), 150)}: {problem.message}")
+            shown = printable(str(path), 150)
+            named = problem.message if shown in problem.message else f"{shown}: {problem.message}"
+            raise Refused(problem.reason, named)
         if journal.boot_id != boot_id(root):
             return _nothing(output, f"the journal {path} is of another boot, of which nothing is left")
         if not journal.taken:

@@ -50,7 +50,7 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.UNKNOWN_DEVICE: "set deviceType",
     Reason.PROCESS_UNREADABLE: "run cpubind doctor: is the host's /proc mounted?",
     Reason.KUBELET_STATE_UNREADABLE: "run cpubind doctor: is kubelet.rootDir right?",
-    Reason.STATE_UNREADABLE: "nothing, if it was set aside; else correct or delete that file",
+    Reason.STATE_UNREADABLE: "nothing, if it was set aside; else, as root, correct that file or move it away",
     Reason.SNAPSHOT_UNREADABLE: "copy it again, or take a new one",
     # Acting
     Reason.PERMISSION_DENIED: "run cpubind doctor: is the agent's pod privileged?",
@@ -70,7 +70,7 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.NOT_CONFINED: "set helpers: Leave, or give the container more CPUs",
     Reason.MIGRATION_UNSUPPORTED: "set memoryMigration: false",
     Reason.EVENTS_UNAVAILABLE: "run cpubind doctor: what do they lack? Sweeps find the same, later",
-    Reason.STATE_NOT_WRITTEN: "is its disk full, or mounted read-only?",
+    Reason.STATE_NOT_WRITTEN: "is this root? is the disk full, or mounted read-only?",
     Reason.NOT_THIS_KERNEL: "run on the host, or in a pod with hostPID and the host's /proc, as the chart does",
     Reason.SNAPSHOT_NOT_WRITTEN: "write it where you may and there is room: /tmp in the agent's pod",
     Reason.LOCKED: "let one of the two go; a plan with mode: Disabled gives back what its agent took",

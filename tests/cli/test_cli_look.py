@@ -259,6 +259,18 @@ def test_explain_names_the_rule_and_its_numbers(cpubind: Cpubind, a3: VirtualNod
     assert "effective cpuset is 0-639" in by_pid.out
 
 
+def test_explain_of_an_npu_or_a_process_that_is_not_there_says_so_and_blames_nobody(
+    cpubind: Cpubind, a2: VirtualNode
+) -> None:
+    missing = cpubind("explain", "npu:99", *host(a2))
+    assert (missing.status, missing.out) == (1, "")
+    assert missing.err == "cpubind: there is no NPU 99 on this node; there are 0, 1, 2, 3, 4, 5, 6, 7\n"
+    for pid in ("77", "1" * 5000):
+        nobody = cpubind("explain", pid, *host(a2))
+        assert (nobody.status, nobody.out) == (1, "")
+        assert nobody.err.startswith(f"cpubind: NoWorkers: {pid[:70]}")
+
+
 def test_explain_finds_a_pod_by_name(cpubind: Cpubind, a2: VirtualNode, tmp_path: Path) -> None:
     worker = Worker.start(a2, 3, a2.kubelet.add_pod("llm-0"))
     snapshot = snapshot_of(a2, tmp_path / "s")
@@ -299,6 +311,7 @@ def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
         (["plan", "--npu-smi-timeout", "-1"], "--npu-smi-timeout"),
         (["plan", "-o", "xml"], "xml"),
         (["explain", "npu:x"], "npu:x"),
+        (["explain", f"npu:{'1' * 5000}"], "npu:1"),
         (["explain"], "POD|PID|npu:N"),
         (["run"], "--standalone"),
         (["nonsense"], "nonsense"),
