@@ -27,10 +27,10 @@ from agent.cli.reported import at_large, irqs_left, is_open, pids_of, reported
 from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
 from agent.control.irq_check import misplaced_irqs, planned_irqs
-from agent.control.report import npu_entries
+from agent.control.report import npu_entries, plan_hash
 from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
-from agent.model.plan import WorkerPlan
+from agent.model.plan import Plan, WorkerPlan
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.remedies import sentence, with_remedy
 from agent.model.spec import Mode, Spec, Steps
@@ -40,7 +40,7 @@ from agent.planning.explanation import explain_npu, explain_worker
 from agent.planning.optin import ENABLED, steps_of, unknown_annotations
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.svg import plan_svg
-from agent.telemetry.text import make_console
+from agent.telemetry.text import entries, make_console
 
 
 @click.command(short_help="Print the plan of this node, or of a snapshot.")
@@ -183,7 +183,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
         found = _look(origin, spec, unread)
         if found.decision is None or found.seen is None:
             return _verdict(found, origin)
-        astray = unplanned = 0
+        unplanned, moved = 0, list[int]()
         proc = origin.observer.root / "proc"
         for entry in found.decision.plan.workers:
             process, roles = entry.worker.process, entry.allotment.roles
@@ -201,17 +201,18 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
             ):
                 where = f"on {thread.mask}, planned {thread.target}"
                 click.echo(f"process {process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): {where}")
-                astray += 1
+                moved.append(process.pid)
         irqs = _misplaced_irqs(found, origin)
     _say_notes(found)
     _verdict(found, origin)
-    workers = len(found.decision.plan.workers)
+    workers, astray = len(found.decision.plan.workers), len(moved)
     blind = any(note.reason in _BLIND for note in found.report.notes)
     if astray or unplanned or irqs:
         counts = f"{astray} threads not in place, {unplanned} of {workers} workers not planned"
         counts += f", {irqs} interrupts not in place" if irqs else ""
         click.echo(f"cpubind: {Problem(Reason.DRIFT if astray or irqs else Reason.PENDING, counts)}", err=True)
-        click.echo(f"cpubind: {_what_to_do(origin, drift=bool(astray or irqs))}", err=True)
+        advice = _put_back(origin, found.decision.plan, moved) if astray or irqs else _CHANGE
+        click.echo(f"cpubind: {advice}", err=True)
     elif not workers:
         click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
     else:
@@ -240,12 +241,27 @@ def _misplaced_irqs(found: Survey, origin: Source) -> int:
     return count
 
 
-def _what_to_do(origin: Source, *, drift: bool) -> str:
-    if not drift:
-        return "what would change it: cpubind explain PID"
-    if origin.live:
-        return "an agent puts them back within a sweep: does one run (cpubind doctor says so), is its mode Enforce?"
-    return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
+_CHANGE = "what would change it: cpubind explain PID"
+
+
+def _put_back(origin: Source, plan: Plan, moved: Sequence[int]) -> str:
+    """Who puts threads back, or why nobody does. `moved` are their processes. What an agent was told by flags is in no
+    file: it shows in what it reports alone."""
+    if not origin.live:
+        return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
+    if (mode := origin.status.get("mode")) in (Mode.DRY_RUN, Mode.DISABLED):
+        return f"nobody puts them back: the agent last reported mode {mode}"
+    theirs, ours = origin.status.get("planHash"), plan_hash(plan)
+    if isinstance(theirs, str) and theirs != ours:
+        other = f"the agent last reported another plan ({printable(theirs, 20)}, here it is {ours})"
+        return f"{other}: was it started with flags that were not given here? Else it plans anew within seconds"
+    told = entries(origin.status.get("npus"))
+    pids = [worker.get("pid") for npu in told for worker in entries(npu.get("workers"))]
+    unknown = [pid for pid in moved if pid not in pids]
+    if unknown and told and not any("workersOmitted" in npu for npu in told):
+        other = f"the agent last reported no process {unknown[0]}: does it run (cpubind doctor says so)?"
+        return f"{other} With --select? Then give the same here"
+    return "an agent puts them back within a sweep: does one run (cpubind doctor says so), is its mode Enforce?"
 
 
 _BLIND = frozenset({Reason.NOT_THIS_KERNEL, Reason.PROCESS_UNREADABLE, Reason.CPUSET_UNREADABLE})
