@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from agent import __version__
-from agent.cli.options import JOURNAL, LOCK, read_journal, settings_from
+from agent.cli.options import JOURNAL, LOCK, of_file, read_journal, settings_from
 from agent.cli.run import check_kernel
 from agent.control import journal_file
 from agent.control.act import Actor
@@ -67,9 +67,7 @@ def restore(dry_run: bool, output: str, **flags: Any) -> int:
     try:
         journal, problem = read_journal(settings)
         if problem is not None:
-            shown = printable(str(path), 150)
-            named = problem.message if shown in problem.message else f"{shown}: {problem.message}"
-            raise Refused(problem.reason, named)
+            raise Refused(problem.reason, of_file(path, problem.message))
         if journal.boot_id != boot_id(root):
             return _nothing(output, f"the journal {path} is of another boot, of which nothing is left")
         if not journal.taken:

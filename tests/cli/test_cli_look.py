@@ -363,6 +363,7 @@ def test_a_look_follows_the_spec_in_the_state_file_and_flags_ask_what_if(cpubind
     state.write_text("spec: [")
     unread = cpubind("plan", "-o", "json", *host(a3))
     assert (unread.status, unread.npu(0)["pool"], "StateUnreadable" in unread.err) == (0, "0-39", True)
+    assert unread.err.count(str(state)) == 1
 
 
 def test_verify_says_when_it_saw_nothing(cpubind: Cpubind, a2: VirtualNode) -> None:
