@@ -37,7 +37,7 @@ from agent.model.spec import Mode, Spec, Steps
 from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
-from agent.planning.optin import ENABLED, steps_of, unknown_annotations
+from agent.planning.optin import ENABLED, left_alone, steps_of, unknown_annotations
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.svg import plan_svg
 from agent.telemetry.text import entries, make_console
@@ -334,11 +334,12 @@ def _nobody(found: Survey, origin: Source, subject: str) -> str:
     for stranger in strangers:
         pod = stranger.pod
         if name in (str(stranger.process.pid), *((pod.name, f"{pod.namespace}/{pod.name}") if pod else ())):
-            said = "its pod did not opt in, or --select leaves it out"
-            remedy = f'annotate the pod\'s template with {ENABLED}: "true"'
+            why, remedy = left_alone(pod, stranger.container_name)
+            if not why:
+                why, remedy = "its pod did not opt in", f'annotate the pod\'s template with {ENABLED}: "true"'
             strange = ", ".join(unknown_annotations(pod)) if pod else ""
             hint = f" (its annotation {printable(strange, 80)} means nothing)" if strange else ""
-            return f"{name} uses an NPU and is not to be bound: {said}; {remedy}{hint}"
+            return f"{name} uses an NPU and is not to be bound: {why}; {remedy}{hint}"
     if any(name in (pod.name, f"{pod.namespace}/{pod.name}") for pod in origin.pods):
         return f"no process of pod {name} holds an NPU: npu-smi info and /proc/PID/fd on the node show who does"
     return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one: cpubind plan lists them"

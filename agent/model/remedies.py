@@ -29,7 +29,6 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.UNSUPPORTED_ARCHITECTURE: "nothing, or set allowAnyArchitecture: true",
     Reason.NO_NPUS: "is the driver loaded? run npu-smi info",
     Reason.CPUSET_UNREADABLE: "run cpubind doctor: is /sys/fs/cgroup mounted?",
-    Reason.NOT_OPTED_IN: "annotate its pod with cpubind.dev/enabled=true",
     Reason.NO_UVB_CPUS: "reserve fewer CPUs of NUMA node 0",
     Reason.INVALID_SPEC: "correct it: kubectl edit cbp, or the state file",
     Reason.INVALID_ANNOTATION: "correct the annotation",
@@ -90,6 +89,7 @@ IN_THE_MESSAGE: Final = frozenset(
     {
         Reason.IRQBALANCE_ACTIVE,  # its options depend on the driver's modules
         Reason.NO_WORKERS,
+        Reason.NOT_OPTED_IN,  # its pod did not ask, or something else leaves it out
         Reason.DRIFT,
     }
 )

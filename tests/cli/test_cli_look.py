@@ -286,16 +286,31 @@ def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
 ) -> None:
     Worker.start(a2, 0, a2.kubelet.add_pod("plain", annotations={}))
     Worker.start(a2, 1, a2.kubelet.add_pod("typo", annotations={"cpubind.dev/enabled": "yes"}))
+    Worker.start(a2, 2, a2.kubelet.add_pod("out", annotations={"cpubind.dev/enabled": "false"}))
+    others = {"cpubind.dev/enabled": "true", "cpubind.dev/containers": "vlm"}
+    Worker.start(a2, 3, a2.kubelet.add_pod("others", annotations=others))
+    Worker.start(a2, 4, a2.kubelet.add_pod("asked"))
     a2.kubelet.add_pod("idle")
     snapshot = snapshot_of(a2, tmp_path / "s")
     for pod, said in {
         "plain": 'annotate the pod\'s template with cpubind.dev/enabled: "true"',
         "typo": "cpubind.dev/enabled: 'yes' is not true or false; the pod is left as it is; correct the annotation",
+        "out": "annotation cpubind.dev/enabled is false; set it to true",
+        "others": "annotation cpubind.dev/containers does not name container vllm; add it there",
         "idle": "no process of pod idle holds an NPU: npu-smi info",
         "nope": "cpubind plan lists them",
     }.items():
         result = cpubind("explain", pod, "--snapshot", snapshot)
         assert (result.status, said in result.err) == (1, True), result.err
+    recorded = snapshot / "snapshot.json"
+    document = json.loads(recorded.read_text())
+    recorded.write_text(json.dumps(document | {"settings": {"selection": {"excludeNamespaces": ["prod"]}}}))
+    left_out = "it asks for it, and its namespace or --select leaves it out; look at namespaces and excludeNamespaces"
+    assert left_out in cpubind("explain", "asked", "--snapshot", snapshot).err
+    plan = cpubind("plan", "-o", "json", "--snapshot", snapshot)
+    assert left_out in plan.npu(4)["message"]
+    assert "annotation cpubind.dev/enabled cannot be used; correct it" in plan.npu(1)["message"]
+    assert plan.npu(0)["message"].endswith("not to be bound; annotate its pod with cpubind.dev/enabled=true")
 
 
 @pytest.mark.parametrize(

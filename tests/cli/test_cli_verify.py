@@ -173,4 +173,5 @@ def test_an_idle_npu_says_who_uses_it_all_the_same(cpubind: Cpubind, node: Virtu
     node.hold(node.kernel.start_process("python").tid, [(1, 100)], "python")
     told = cpubind("explain", "npu:1", "--select", "uid=4711", *host(node)).out
     assert "NotOptedIn: in use by process" in told
-    assert "annotate its pod with cpubind.dev/enabled=true" in told
+    assert "not to be bound: it is in no pod that is known; without Kubernetes it is --select that leaves it" in told
+    assert "annotate its pod" not in told
