@@ -125,6 +125,18 @@ def test_nobody_is_told_to_delete_a_journal_that_can_not_be_read(rig: Rig, resto
     assert "delete that" not in done.err
 
 
+def test_what_an_earlier_journal_told_of_is_said_to_be_left(rig: Rig, restore: Restore) -> None:
+    start(rig, 0)
+    rig.journal_file.write_text("{")
+    rig.restart()
+    rig.settle()
+    for args in (("--dry-run",), (), ()):
+        done = restore(*args)
+        assert done.status == 0
+        assert done.err.startswith("cpubind: StateUnreadable: an earlier journal of this boot could not be used: ")
+        assert done.err.endswith("; let an agent bind once more, and set mode: Disabled then\n")
+
+
 def test_who_is_not_root_is_asked_for_it(rig: Rig, restore: Restore) -> None:
     """Its lock can't be made, for whatever cause; the first is that somebody forgot sudo."""
     rig.journal_file.write_text("{}")

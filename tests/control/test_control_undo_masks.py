@@ -304,3 +304,20 @@ def test_without_a_journal_masks_that_are_those_of_the_plan_are_nobodys_own(rig:
     rig.settle()
     opt_out(rig, worker)
     assert is_free(worker)
+
+
+def test_without_a_journal_there_is_something_to_give_back_once_it_was_bound_again(rig: Rig) -> None:
+    """As docs/upgrade.md has it of agents that were removed, and of their journal."""
+    worker = start(rig)
+    rig.settle()
+    rig.journal_file.unlink()
+    rig.ask(mode="Disabled")
+    rig.restart()
+    rig.settle()
+    assert rig.condition("Restored")["status"] == "True", "nothing is known of what an agent did"
+    assert not is_free(worker)
+    rig.ask(mode="Enforce")
+    rig.settle()
+    rig.ask(mode="Disabled")
+    rig.settle()
+    assert is_free(worker)
