@@ -127,11 +127,24 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
     if selects and not standalone:
         raise click.UsageError("--select is for --standalone: in a cluster pods opt in by annotation")
     settings = settings_from(flags)
+    if standalone and (unheard := sorted(settings.flags & _OF_A_CLUSTER)):
+        # Who names namespaces must not have every worker of the host bound.
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in unheard)
+        raise click.UsageError(f"{named}: for a cluster's agent; with --standalone --select says whose workers")
     setup(settings.log_format, settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     if standalone:
         return serve(settings, settings.spec(), dry_run=dry_run, selects=selects)
     return serve_cluster(settings, settings.spec(), dry_run=dry_run)
+
+
+_OF_A_CLUSTER = frozenset(
+    {
+        *("pod_selection", "namespaces", "exclude_namespaces"),
+        *("service_account_dir", "status_interval", "api_jitter", "health_address"),
+    }
+)
+"""Flags that a standalone agent has no use for."""
 
 
 def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, ...]) -> int:

@@ -329,6 +329,8 @@ def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
         (["explain", f"npu:{'1' * 5000}"], "npu:1"),
         (["explain"], "POD|PID|npu:N"),
         (["run"], "--standalone"),
+        (["run", "--standalone", "--namespaces", "prod"], "--namespaces: for a cluster's agent; with --standalone"),
+        (["run", "--standalone", "--pod-selection", "Annotated", "--api-jitter", "1"], "--api-jitter, --pod-selection"),
         (["nonsense"], "nonsense"),
         (["demo", "--device", "a9"], "a9"),
     ],
