@@ -44,7 +44,7 @@ from agent.node.npu_smi.command import NpuSmi
 from agent.node.npu_smi.counted import CountedNpuSmi
 from agent.node.procfs import boot_id
 from agent.node.storage import HostLock
-from agent.settings import Settings
+from agent.settings import Settings, name_of
 from agent.telemetry.log import setup
 
 if TYPE_CHECKING:
@@ -127,9 +127,10 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
     if selects and not standalone:
         raise click.UsageError("--select is for --standalone: in a cluster pods opt in by annotation")
     settings = settings_from(flags)
-    if standalone and (unheard := sorted(settings.flags & _OF_A_CLUSTER)):
-        # Who names namespaces must not have every worker of the host bound.
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in unheard)
+    # Who names namespaces, be it in the environment, must not have every worker of the host bound.
+    narrowed = {name for name in ("namespaces", "exclude_namespaces") if getattr(settings, name)}
+    if standalone and (unheard := sorted(settings.flags & _OF_A_CLUSTER | narrowed)):
+        named = ", ".join(name_of(name, given=name in settings.flags) for name in unheard)
         raise click.UsageError(f"{named}: for a cluster's agent; with --standalone --select says whose workers")
     setup(settings.log_format, settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)

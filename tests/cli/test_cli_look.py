@@ -343,6 +343,14 @@ def test_wrong_usage_is_one_line_that_names_it(cpubind: Cpubind, args: list[str]
     assert result.out == ""
 
 
+def test_namespaces_of_the_environment_do_not_have_a_standalone_agent_bind_everybody(
+    cpubind: Cpubind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CPUBIND_EXCLUDE_NAMESPACES", "prod")
+    result = cpubind("run", "--standalone")
+    assert (result.status, "CPUBIND_EXCLUDE_NAMESPACES: for a cluster's agent" in result.err) == (2, True)
+
+
 def test_the_environment_sets_what_no_flag_does(
     cpubind: Cpubind, a3: VirtualNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
