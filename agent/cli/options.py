@@ -141,7 +141,7 @@ select_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=words("pid=", "uid=", "comm=", "cgroup=", "npu="),
-    help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=/docker/*, npu=0-3. "
+    help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=*/docker*, npu=0-3. "
     "Several of one key: any of them; several keys: all of them.",
 )
 

@@ -122,7 +122,7 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
     cpubind run                                               in a pod of the Helm chart
     cpubind run --standalone --dry-run                        see what it would do
     cpubind run --standalone                                  bind every NPU worker of this host
-    cpubind run --standalone --select cgroup=/docker/*        only processes in docker containers
+    cpubind run --standalone --select 'cgroup=*/docker*'      only processes in docker containers
     """
     if selects and not standalone:
         raise click.UsageError("--select is for --standalone: in a cluster pods opt in by annotation")

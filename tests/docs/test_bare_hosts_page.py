@@ -15,11 +15,16 @@ import pytest
 from agent.cli import EXIT_LOCKED
 from agent.cli.options import JOURNAL, LOCK
 from agent.cli.options import STATE as PLAN
+from agent.cli.select import chooser
+from agent.control.observe import Candidate, Choice
+from agent.model.workload import CgroupIdentity, ProcessId
+from agent.planning.attribution import Attribution
 from tests.docs.pages import ROOT, blocks, commands
 from tests.docs.test_commands import problem
 
 PAGE = ROOT / "docs/bare-hosts.md"
 TEXT = PAGE.read_text()
+ID = "4561e2e3ceb8377038c27ea5c40aa64a44c2dc02e53a141d20b7c98b2af59b1a"
 
 
 def unit() -> configparser.ConfigParser:
@@ -28,6 +33,24 @@ def unit() -> configparser.ConfigParser:
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(text)
     return parser
+
+
+@pytest.mark.parametrize(
+    ("path", "chosen"),
+    [
+        (f"/docker/{ID}", Choice.BIND),
+        (f"/system.slice/docker-{ID}.scope", Choice.BIND),
+        ("/user.slice/user-1000.slice/session-3.scope", Choice.LEAVE),
+    ],
+)
+def test_the_pattern_for_containers_of_docker_fits_by_whichever_driver_its_cgroups_are_made(
+    path: str, chosen: Choice
+) -> None:
+    (asked,) = (command for command in commands(PAGE) if "--select" in command.words)
+    pattern = next(text for text in asked.all_after("--select") if text.startswith("cgroup="))
+    assert pattern in (ROOT / "agent/cli/run.py").read_text()
+    candidate = Candidate(ProcessId(7, 1), "python", 0, CgroupIdentity(path), None, "", Attribution((0,)))
+    assert chooser([pattern])(candidate) is chosen
 
 
 def test_the_unit_starts_a_command_that_cpubind_takes_from_where_the_page_installs_it() -> None:
