@@ -141,9 +141,11 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         if not workers:
             _say_notes(found)  # that pods can't be listed, say
             raise Refused(Reason.NO_WORKERS, _nobody(found, origin, subject))
+        # A look is a dry run whatever the mode; what is told of is what the agent does.
+        inp = replace(decision.inp, spec=replace(decision.inp.spec, mode=(origin.spec or spec).mode))
         lines = []
         for entry in workers:
-            lines += explain_worker(decision.inp, decision.plan, entry, _steps(found, entry))
+            lines += explain_worker(inp, decision.plan, entry, _steps(found, entry))
             lines += reported(origin.status, pid=entry.worker.process.pid)
     if is_open(origin.status):
         lines.append(sentence(f"The node: {at_large(origin.status)}"))

@@ -391,6 +391,20 @@ def test_a_look_follows_the_spec_in_the_state_file_and_flags_ask_what_if(cpubind
     assert unread.err.count(str(state)) == 1
 
 
+@pytest.mark.parametrize("mode", ["Enforce", "DryRun", "Disabled"])
+def test_explain_says_that_nothing_is_done_where_the_mode_is_another(
+    cpubind: Cpubind, a3: VirtualNode, tmp_path: Path, mode: str
+) -> None:
+    worker = Worker.start(a3, 0, a3.kubelet.add_pod("llm-0"))
+    state = a3.root / "var/lib/cpubind/plan.yaml"
+    state.parent.mkdir(parents=True)
+    state.write_text(yaml.safe_dump({"spec": {"mode": mode}}))
+    cpubind("capture", "-o", tmp_path / "s", *host(a3))
+    asked = cpubind("explain", worker.pid, "--mode", mode, *host(a3)).out, cpubind("explain", worker.pid, *host(a3)).out
+    for told in (*asked, cpubind("explain", worker.pid, "--snapshot", tmp_path / "s").out):
+        assert (f"None of this is done: the mode is {mode}." in told) is (mode != "Enforce")
+
+
 def test_verify_says_when_it_saw_nothing(cpubind: Cpubind, a2: VirtualNode) -> None:
     empty = cpubind("verify", *host(a2))
     assert (empty.status, "nothing to compare" in empty.out) == (0, True)
