@@ -60,6 +60,14 @@ def test_the_unit_starts_a_command_that_cpubind_takes_from_where_the_page_instal
     assert program == f"{folder}/bin/cpubind"
 
 
+def test_nobody_is_told_to_install_into_the_python_of_the_system() -> None:
+    """Debian and Ubuntu refuse that (externally-managed-environment)."""
+    for page in (PAGE, ROOT / "README.md"):
+        made = [one.words[-1] for one in commands(page) if one.words[:3] == ("python3", "-m", "venv")]
+        used = {one.words[0] for one in commands(page) if one.words[0].endswith("pip")}
+        assert used == {f"{folder}/bin/pip" for folder in made}
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     (text,) = blocks(PAGE, "ini")
