@@ -38,6 +38,7 @@ from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
 from agent.planning.optin import ENABLED, left_alone, steps_of, unknown_annotations
+from agent.settings import SPEC_SETTINGS
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.svg import plan_svg
 from agent.telemetry.text import entries, make_console
@@ -213,7 +214,8 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
         counts = f"{astray} threads not in place, {unplanned} of {workers} workers not planned"
         counts += f", {irqs} interrupts not in place" if irqs else ""
         click.echo(f"cpubind: {Problem(Reason.DRIFT if astray or irqs else Reason.PENDING, counts)}", err=True)
-        advice = _put_back(origin, found.decision.plan, moved) if astray or irqs else _CHANGE
+        what_if = bool(settings.flags & SPEC_SETTINGS)
+        advice = _put_back(origin, found.decision.plan, moved, what_if=what_if) if astray or irqs else _CHANGE
         click.echo(f"cpubind: {advice}", err=True)
     elif not workers:
         click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
@@ -246,16 +248,19 @@ def _misplaced_irqs(found: Survey, origin: Source) -> int:
 _CHANGE = "what would change it: cpubind explain PID"
 
 
-def _put_back(origin: Source, plan: Plan, moved: Sequence[int]) -> str:
+def _put_back(origin: Source, plan: Plan, moved: Sequence[int], *, what_if: bool) -> str:
     """Who puts threads back, or why nobody does. `moved` are their processes. What an agent was told by flags is in no
     file: it shows in what it reports alone."""
+    ours, theirs = plan_hash(plan), origin.status.get("planHash")
+    another = isinstance(theirs, str) and theirs != ours
+    if what_if and another:
+        return "planned here is what the flags of this command ask for, and not what the agent last reported"
     if not origin.live:
         return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
     if (mode := origin.status.get("mode")) in (Mode.DRY_RUN, Mode.DISABLED):
         return f"nobody puts them back: the agent last reported mode {mode}"
-    theirs, ours = origin.status.get("planHash"), plan_hash(plan)
-    if isinstance(theirs, str) and theirs != ours:
-        other = f"the agent last reported another plan ({printable(theirs, 20)}, here it is {ours})"
+    if another:
+        other = f"the agent last reported another plan ({printable(str(theirs), 20)}, here it is {ours})"
         return f"{other}: was it started with flags that were not given here? Else it plans anew within seconds"
     told = entries(origin.status.get("npus"))
     pids = [worker.get("pid") for npu in told for worker in entries(npu.get("workers"))]

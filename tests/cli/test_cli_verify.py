@@ -101,6 +101,10 @@ def test_an_agent_that_was_told_something_else_is_not_said_to_put_threads_back(
     result = cpubind("verify", *host(node))
     assert result.status == 1
     assert result.err.splitlines()[-1].startswith(f"cpubind: {said.replace('PID', str(worker.pid))}")
+    what_if = cpubind("verify", "--reserved-cpus", "144-147", *host(node)).err
+    assert ("planned here is what the flags of this command ask for" in what_if) is (
+        written.get("planHash") not in (None, 7)
+    )
 
 
 def test_interrupts_that_somebody_else_keeps_moving_are_listed(
