@@ -75,7 +75,7 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.LOCKED: "let one of the two go; a plan with mode: Disabled gives back what its agent took",
     Reason.PORT_IN_USE: "set health.port or metrics.port (--health-address, --metrics-address)",
     Reason.TLS_UNUSABLE: "look at the Secret of metrics.tls.secretName",
-    Reason.AGENT_STOPPED: "has the node an agent? kubectl get pods -A -o wide -l app.kubernetes.io/name=cpubind",
+    Reason.AGENT_STOPPED: "runs one? cpubind doctor, kubectl get pods -A -o wide -l app.kubernetes.io/name=cpubind",
     # Kubernetes
     Reason.API_UNREACHABLE: "is the API server up, and can it be reached from here?",
     Reason.API_REFUSED: _RIGHTS,
