@@ -77,6 +77,9 @@ def capture(target: Path, with_environment: bool, with_command_lines: bool, **fl
     spec, _, _ = spec_in_force(settings, live=True, view=view)
     if target != STANDARD_OUTPUT and _exists(target):
         raise click.UsageError(f"{target} exists already: name a new file or folder")
+    if target == STANDARD_OUTPUT and sys.stdout.isatty():
+        # It makes CR LF of each LF: what kubectl exec -t then writes into a file can't be opened any more.
+        raise click.UsageError("standard output is a terminal: send it to a file, and leave out -t of kubectl exec")
     private = ("environ",) * with_environment + ("cmdline",) * with_command_lines
     if private:
         what = " and ".join(("environments",) * with_environment + ("command lines",) * with_command_lines)

@@ -9,7 +9,7 @@ from agent.cli.reported import said
 from agent.model.pods import pod_from_manifest
 from agent.model.reason import Reason, printable
 from agent.model.remedies import sentence, with_remedy
-from agent.planning.optin import ENABLED, invalid_annotation, opted_in, unknown_annotations
+from agent.planning.optin import ENABLED, invalid_annotation, left_alone, opted_in, unknown_annotations
 from agent.telemetry.text import entries, mapping, number, word
 
 Object = Mapping[str, Any]
@@ -165,14 +165,18 @@ def stranger_lines(plans: Sequence[Object], manifest: Object | None, namespace: 
         return [*lines, f"{with_remedy(problem).message} (docs/annotations.md)."]
     asked = any(opted_in(pod, container.name) for container in pod.containers)
     if not asked:
-        lines.append(f'It did not ask to be bound: annotate its template with {ENABLED}: "true".')
+        whys = dict.fromkeys(left_alone(pod, container.name) for container in pod.containers)
+        lines += [f"It is not to be bound: {why}; {remedy}." for why, remedy in whys if why]
+        if not any(why for why, _ in whys):
+            lines.append(f'It did not ask to be bound: annotate its template with {ENABLED}: "true".')
         lines += [f"Its annotation {printable(key, 80)} means nothing." for key in unknown_annotations(pod)]
     plan = next((plan for plan in plans if name_of(plan) == node), None)
     if plan is None:
         return [*lines, f"Node {node} has no plan: no agent runs there, or it has no NPU (docs/kubernetes.md)."]
-    if asked:
+    used = [f"NPU {number(npu.get('id'))} of node {node} is {said(npu)}." for npu in _used_by(plan, namespace, name)]
+    if asked and not used:
         lines.append(f"No process of it holds an NPU of node {node}, as far as the agent there has seen.")
-    lines += [f"NPU {number(npu.get('id'))} of node {node} is {said(npu)}." for npu in _used_by(plan, namespace, name)]
+    lines += used
     return [*lines, *_open(plan)]
 
 

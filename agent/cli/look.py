@@ -27,20 +27,21 @@ from agent.cli.reported import at_large, irqs_left, is_open, pids_of, reported
 from agent.cli.select import chooser
 from agent.control.conditions import no_plan_at_all
 from agent.control.irq_check import misplaced_irqs, planned_irqs
-from agent.control.report import npu_entries
+from agent.control.report import npu_entries, plan_hash
 from agent.control.statefile import as_yaml
 from agent.control.survey import Survey, survey
-from agent.model.plan import WorkerPlan
+from agent.model.plan import Plan, WorkerPlan
 from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.remedies import sentence, with_remedy
 from agent.model.spec import Mode, Spec, Steps
 from agent.node.recorded import ProcStatusHost
 from agent.node.threads import ThreadBinder
 from agent.planning.explanation import explain_npu, explain_worker
-from agent.planning.optin import ENABLED, steps_of, unknown_annotations
+from agent.planning.optin import ENABLED, left_alone, steps_of, unknown_annotations
+from agent.settings import SPEC_SETTINGS
 from agent.telemetry.picture import numa_map, plan_table
 from agent.telemetry.svg import plan_svg
-from agent.telemetry.text import make_console
+from agent.telemetry.text import entries, make_console
 
 
 @click.command(short_help="Print the plan of this node, or of a snapshot.")
@@ -113,7 +114,7 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
     cpubind explain prod/llm-0 --snapshot node.tar.gz
     """
     kind, _, number = subject.partition(":")
-    if kind == "npu" and not (number.isascii() and number.isdigit()):
+    if kind == "npu" and not _is_number(number):
         raise click.UsageError(f"{printable(subject, 60)!r} is no NPU: npu:0, npu:1, …")
     settings = settings_from(flags)
     view = None if snapshot else cluster_view(settings)
@@ -129,7 +130,8 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         npu = decision.plan.npu(int(number))
         if npu is None:
             known = ", ".join(str(n.id) for n in decision.plan.npus)
-            raise Refused(Reason.NPU_NOT_IN_DOMAIN, f"there is no NPU {number} on this node; there are {known}")
+            # No reason of the list: with each goes a remedy, and nothing is wrong with the node.
+            raise click.ClickException(f"there is no NPU {number} on this node; there are {known}")
         lines = explain_npu(decision.inp, decision.plan, npu)
         short = next(listed for listed in npu_entries(found.report) if listed["id"] == npu.id)
         if "message" in short:
@@ -140,9 +142,11 @@ def explain(subject: str, snapshot: Path | None, selects: tuple[str, ...], **fla
         if not workers:
             _say_notes(found)  # that pods can't be listed, say
             raise Refused(Reason.NO_WORKERS, _nobody(found, origin, subject))
+        # A look is a dry run whatever the mode; what is told of is what the agent does.
+        inp = replace(decision.inp, spec=replace(decision.inp.spec, mode=(origin.spec or spec).mode))
         lines = []
         for entry in workers:
-            lines += explain_worker(decision.inp, decision.plan, entry, _steps(found, entry))
+            lines += explain_worker(inp, decision.plan, entry, _steps(found, entry))
             lines += reported(origin.status, pid=entry.worker.process.pid)
     if is_open(origin.status):
         lines.append(sentence(f"The node: {at_large(origin.status)}"))
@@ -182,7 +186,7 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
         found = _look(origin, spec, unread)
         if found.decision is None or found.seen is None:
             return _verdict(found, origin)
-        astray = unplanned = 0
+        unplanned, moved = 0, list[int]()
         proc = origin.observer.root / "proc"
         for entry in found.decision.plan.workers:
             process, roles = entry.worker.process, entry.allotment.roles
@@ -200,17 +204,19 @@ def verify(snapshot: Path | None, selects: tuple[str, ...], **flags: Any) -> int
             ):
                 where = f"on {thread.mask}, planned {thread.target}"
                 click.echo(f"process {process.pid} thread {thread.tid} ({thread.comm}, {thread.role}): {where}")
-                astray += 1
+                moved.append(process.pid)
         irqs = _misplaced_irqs(found, origin)
     _say_notes(found)
     _verdict(found, origin)
-    workers = len(found.decision.plan.workers)
+    workers, astray = len(found.decision.plan.workers), len(moved)
     blind = any(note.reason in _BLIND for note in found.report.notes)
     if astray or unplanned or irqs:
         counts = f"{astray} threads not in place, {unplanned} of {workers} workers not planned"
         counts += f", {irqs} interrupts not in place" if irqs else ""
         click.echo(f"cpubind: {Problem(Reason.DRIFT if astray or irqs else Reason.PENDING, counts)}", err=True)
-        click.echo(f"cpubind: {_what_to_do(origin, drift=bool(astray or irqs))}", err=True)
+        what_if = bool(settings.flags & SPEC_SETTINGS)
+        advice = _put_back(origin, found.decision.plan, moved, what_if=what_if) if astray or irqs else _CHANGE
+        click.echo(f"cpubind: {advice}", err=True)
     elif not workers:
         click.echo("no process that is to be bound was seen on an NPU: nothing to compare")
     else:
@@ -239,12 +245,30 @@ def _misplaced_irqs(found: Survey, origin: Source) -> int:
     return count
 
 
-def _what_to_do(origin: Source, *, drift: bool) -> str:
-    if not drift:
-        return "what would change it: cpubind explain PID"
-    if origin.live:
-        return "an agent puts them back within a sweep: does one run (cpubind doctor says so), is its mode Enforce?"
-    return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
+_CHANGE = "what would change it: cpubind explain PID"
+
+
+def _put_back(origin: Source, plan: Plan, moved: Sequence[int], *, what_if: bool) -> str:
+    """Who puts threads back, or why nobody does. `moved` are their processes. What an agent was told by flags is in no
+    file: it shows in what it reports alone."""
+    ours, theirs = plan_hash(plan), origin.status.get("planHash")
+    another = isinstance(theirs, str) and theirs != ours
+    if what_if and another:
+        return "planned here is what the flags of this command ask for, and not what the agent last reported"
+    if not origin.live:
+        return "the masks are those of the time of the capture; whether an agent ran then is in the node's log"
+    if (mode := origin.status.get("mode")) in (Mode.DRY_RUN, Mode.DISABLED):
+        return f"nobody puts them back: the agent last reported mode {mode}"
+    if another:
+        other = f"the agent last reported another plan ({printable(str(theirs), 20)}, here it is {ours})"
+        return f"{other}: was it started with flags that were not given here? Else it plans anew within seconds"
+    told = entries(origin.status.get("npus"))
+    pids = [worker.get("pid") for npu in told for worker in entries(npu.get("workers"))]
+    unknown = [pid for pid in moved if pid not in pids]
+    if unknown and told and not any("workersOmitted" in npu for npu in told):
+        other = f"the agent last reported no process {unknown[0]}: does it run (cpubind doctor says so)?"
+        return f"{other} With --select? Then give the same here"
+    return "an agent puts them back within a sweep: does one run (cpubind doctor says so), is its mode Enforce?"
 
 
 _BLIND = frozenset({Reason.NOT_THIS_KERNEL, Reason.PROCESS_UNREADABLE, Reason.CPUSET_UNREADABLE})
@@ -275,8 +299,13 @@ def _last_reported(origin: Source, subject: str) -> list[str]:
     kind, _, number = subject.partition(":")
     if kind == "npu":
         return reported(origin.status, npu=int(number))
-    pids = [int(subject)] if subject.isascii() and subject.isdigit() else pids_of(origin.status, subject)
+    pids = [int(subject)] if _is_number(subject) else pids_of(origin.status, subject)
     return list(dict.fromkeys(line for pid in pids for line in reported(origin.status, pid=pid)))
+
+
+def _is_number(text: str) -> bool:
+    """Of an NPU or a process; int() refuses thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 10
 
 
 def _workers(found: Survey, subject: str, origin: Source) -> list[WorkerPlan]:
@@ -284,7 +313,7 @@ def _workers(found: Survey, subject: str, origin: Source) -> list[WorkerPlan]:
     for whose a process is."""
     assert found.decision is not None
     entries = found.decision.plan.workers
-    if subject.isascii() and subject.isdigit():
+    if _is_number(subject):
         return [entry for entry in entries if entry.worker.process.pid == int(subject)]
     keys = {
         c.key for c in found.decision.inp.containers if c.pod and subject in (c.pod, f"{c.namespace}/{c.pod}", c.key)
@@ -312,11 +341,12 @@ def _nobody(found: Survey, origin: Source, subject: str) -> str:
     for stranger in strangers:
         pod = stranger.pod
         if name in (str(stranger.process.pid), *((pod.name, f"{pod.namespace}/{pod.name}") if pod else ())):
-            said = "its pod did not opt in, or --select leaves it out"
-            remedy = f'annotate the pod\'s template with {ENABLED}: "true"'
+            why, remedy = left_alone(pod, stranger.container_name)
+            if not why:
+                why, remedy = "its pod did not opt in", f'annotate the pod\'s template with {ENABLED}: "true"'
             strange = ", ".join(unknown_annotations(pod)) if pod else ""
             hint = f" (its annotation {printable(strange, 80)} means nothing)" if strange else ""
-            return f"{name} uses an NPU and is not to be bound: {said}; {remedy}{hint}"
+            return f"{name} uses an NPU and is not to be bound: {why}; {remedy}{hint}"
     if any(name in (pod.name, f"{pod.namespace}/{pod.name}") for pod in origin.pods):
         return f"no process of pod {name} holds an NPU: npu-smi info and /proc/PID/fd on the node show who does"
     return f"{name} is neither an NPU (npu:0), nor a process on an NPU, nor a pod with one: cpubind plan lists them"

@@ -17,7 +17,7 @@ from agent.control.journal import Journal
 from agent.control.journal_file import MAX_BYTES, parse
 from agent.control.observe import Choice, Chooser, Observer, everything
 from agent.control.statefile import StateFile
-from agent.model.reason import Problem, Reason, Refused
+from agent.model.reason import Problem, Reason, Refused, printable
 from agent.model.spec import Spec
 from agent.model.workload import KubeletState, Pod
 from agent.node.files import read_text
@@ -141,7 +141,7 @@ select_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=words("pid=", "uid=", "comm=", "cgroup=", "npu="),
-    help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=/docker/*, npu=0-3. "
+    help="Bind only these NPU processes: pid=4711, uid=1000, comm=VLLM*, cgroup=*/docker*, npu=0-3. "
     "Several of one key: any of them; several keys: all of them.",
 )
 
@@ -199,9 +199,15 @@ def spec_in_force(
         filed = parse_spec(raw or {}, environment)
     except Refused as refused:
         instead = "the last one that was accepted is in force" if held else "its spec is left out here"
-        problem = Problem(refused.reason, f"{path}: {refused.message}; {instead}")
+        problem = Problem(refused.reason, f"{of_file(path, refused.message)}; {instead}")
         return settings.spec(held or environment, only=settings.flags), {}, (problem,)
     return settings.spec(filed, only=settings.flags), dict(raw or {}), ()
+
+
+def of_file(path: object, message: str) -> str:
+    """What is wrong with a file, which is named once."""
+    shown = printable(str(path), 150)
+    return message if shown in message else f"{shown}: {message}"
 
 
 def last_accepted(settings: Settings) -> Spec | None:
@@ -357,6 +363,7 @@ def read_journal(settings: Settings) -> tuple[Journal, Problem | None]:
 
 def _parsed(text: str | None) -> tuple[Journal, Problem | None]:
     try:
-        return (parse(text) if text else Journal()), None
+        # An empty file is a damaged journal, and tells nothing of what was taken.
+        return (Journal() if text is None else parse(text)), None
     except Refused as refused:
         return Journal(), refused.problem

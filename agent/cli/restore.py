@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from agent import __version__
-from agent.cli.options import JOURNAL, LOCK, read_journal, settings_from
+from agent.cli.options import JOURNAL, LOCK, of_file, read_journal, settings_from
 from agent.cli.run import check_kernel
 from agent.control import journal_file
 from agent.control.act import Actor
@@ -20,7 +20,7 @@ from agent.control.observe import Observer
 from agent.control.restore import LOOKS, Restored, restore_all
 from agent.control.statefile import as_yaml
 from agent.control.steps import HostSteps
-from agent.model.reason import Refused, printable
+from agent.model.reason import Problem, Reason, Refused, printable
 from agent.node.host import DryRunHost, LinuxHost
 from agent.node.procfs import boot_id
 from agent.node.storage import HostLock
@@ -67,14 +67,23 @@ def restore(dry_run: bool, output: str, **flags: Any) -> int:
     try:
         journal, problem = read_journal(settings)
         if problem is not None:
-            raise Refused(problem.reason, f"{printable(str(path), 150)}: {problem.message}")
+            raise Refused(problem.reason, of_file(path, problem.message))
         if journal.boot_id != boot_id(root):
             return _nothing(output, f"the journal {path} is of another boot, of which nothing is left")
+        if journal.lost:
+            click.echo(f"cpubind: {_LOST}", err=True)
         if not journal.taken:
             return _nothing(output, f"the journal {path} has nothing that was not given back")
         return _restore(settings, path, journal, dry_run=dry_run, output=output)
     finally:
         lock.release()
+
+
+_LOST = Problem(
+    Reason.STATE_UNREADABLE,
+    "an earlier journal of this boot could not be used: what it alone told of is not given back; let an agent bind "
+    "once more, and set mode: Disabled then",
+)
 
 
 def _restore(settings: Settings, path: Path, journal: Journal, *, dry_run: bool, output: str) -> int:

@@ -44,7 +44,7 @@ from agent.node.npu_smi.command import NpuSmi
 from agent.node.npu_smi.counted import CountedNpuSmi
 from agent.node.procfs import boot_id
 from agent.node.storage import HostLock
-from agent.settings import Settings
+from agent.settings import Settings, name_of
 from agent.telemetry.log import setup
 
 if TYPE_CHECKING:
@@ -122,16 +122,30 @@ def run(standalone: bool, dry_run: bool, selects: tuple[str, ...], **flags: Any)
     cpubind run                                               in a pod of the Helm chart
     cpubind run --standalone --dry-run                        see what it would do
     cpubind run --standalone                                  bind every NPU worker of this host
-    cpubind run --standalone --select cgroup=/docker/*        only processes in docker containers
+    cpubind run --standalone --select 'cgroup=*/docker*'      only processes in docker containers
     """
     if selects and not standalone:
         raise click.UsageError("--select is for --standalone: in a cluster pods opt in by annotation")
     settings = settings_from(flags)
+    # Who names namespaces, be it in the environment, must not have every worker of the host bound.
+    narrowed = {name for name in ("namespaces", "exclude_namespaces") if getattr(settings, name)}
+    if standalone and (unheard := sorted(settings.flags & _OF_A_CLUSTER | narrowed)):
+        named = ", ".join(name_of(name, given=name in settings.flags) for name in unheard)
+        raise click.UsageError(f"{named}: for a cluster's agent; with --standalone --select says whose workers")
     setup(settings.log_format, settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     if standalone:
         return serve(settings, settings.spec(), dry_run=dry_run, selects=selects)
     return serve_cluster(settings, settings.spec(), dry_run=dry_run)
+
+
+_OF_A_CLUSTER = frozenset(
+    {
+        *("pod_selection", "namespaces", "exclude_namespaces"),
+        *("service_account_dir", "status_interval", "api_jitter", "health_address"),
+    }
+)
+"""Flags that a standalone agent has no use for."""
 
 
 def serve(settings: Settings, spec: Spec, *, dry_run: bool, selects: tuple[str, ...]) -> int:

@@ -126,7 +126,9 @@ class Conditions:
         less = f"; Degraded: {degraded}" if degraded is not None else ""
         if problem is None and report.spec.mode is Mode.DISABLED:
             return self._entry("Ready", "True", Problem(Reason.DISABLED, f"mode is Disabled: nothing is bound{less}"))
-        return self._condition("Ready", problem is None, problem, f"the plan is in force{less}")
+        dry = report.spec.mode is Mode.DRY_RUN
+        good = "mode is DryRun: nothing is written to the host" if dry else "the plan is in force"
+        return self._condition("Ready", problem is None, problem, f"{good}{less}")
 
     def _bound(
         self, report: Report, states: Sequence[tuple[str, Problem | None, str]], unbound: Sequence[Problem]

@@ -19,6 +19,7 @@ from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason, printable
 from agent.model.remedies import with_remedy
 from agent.model.spec import Mode, Role, Spec
 from agent.model.workload import ProcessId
+from agent.planning.optin import left_alone
 
 API_VERSION = "cpubind.dev/v1alpha1"
 KIND = "CpuBindingPlan"
@@ -232,7 +233,9 @@ def _used_by(strangers: Sequence[Candidate]) -> Problem:
     first = strangers[0]
     owner = f"pod {first.pod.namespace}/{first.pod.name}" if first.pod else f"process {first.process.pid} {first.name}"
     more = f"and {len(strangers) - 1} more " if len(strangers) > 1 else ""
-    return Problem(Reason.NOT_OPTED_IN, f"in use by {owner} {more}and not to be bound")
+    why, remedy = left_alone(first.pod, first.container_name)
+    because = f": {why}" if why else ""
+    return Problem(Reason.NOT_OPTED_IN, f"in use by {owner} {more}and not to be bound{because}; {remedy}")
 
 
 def _irq(report: Report, npu: int) -> dict[str, str]:

@@ -29,7 +29,6 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.UNSUPPORTED_ARCHITECTURE: "nothing, or set allowAnyArchitecture: true",
     Reason.NO_NPUS: "is the driver loaded? run npu-smi info",
     Reason.CPUSET_UNREADABLE: "run cpubind doctor: is /sys/fs/cgroup mounted?",
-    Reason.NOT_OPTED_IN: "annotate its pod with cpubind.dev/enabled=true",
     Reason.NO_UVB_CPUS: "reserve fewer CPUs of NUMA node 0",
     Reason.INVALID_SPEC: "correct it: kubectl edit cbp, or the state file",
     Reason.INVALID_ANNOTATION: "correct the annotation",
@@ -50,7 +49,7 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.UNKNOWN_DEVICE: "set deviceType",
     Reason.PROCESS_UNREADABLE: "run cpubind doctor: is the host's /proc mounted?",
     Reason.KUBELET_STATE_UNREADABLE: "run cpubind doctor: is kubelet.rootDir right?",
-    Reason.STATE_UNREADABLE: "nothing, if it was set aside; else correct or delete that file",
+    Reason.STATE_UNREADABLE: "nothing, if it was set aside; else, as root, correct that file or move it away",
     Reason.SNAPSHOT_UNREADABLE: "copy it again, or take a new one",
     # Acting
     Reason.PERMISSION_DENIED: "run cpubind doctor: is the agent's pod privileged?",
@@ -70,13 +69,13 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.NOT_CONFINED: "set helpers: Leave, or give the container more CPUs",
     Reason.MIGRATION_UNSUPPORTED: "set memoryMigration: false",
     Reason.EVENTS_UNAVAILABLE: "run cpubind doctor: what do they lack? Sweeps find the same, later",
-    Reason.STATE_NOT_WRITTEN: "is its disk full, or mounted read-only?",
+    Reason.STATE_NOT_WRITTEN: "is this root? is the disk full, or mounted read-only?",
     Reason.NOT_THIS_KERNEL: "run on the host, or in a pod with hostPID and the host's /proc, as the chart does",
     Reason.SNAPSHOT_NOT_WRITTEN: "write it where you may and there is room: /tmp in the agent's pod",
     Reason.LOCKED: "let one of the two go; a plan with mode: Disabled gives back what its agent took",
     Reason.PORT_IN_USE: "set health.port or metrics.port (--health-address, --metrics-address)",
     Reason.TLS_UNUSABLE: "look at the Secret of metrics.tls.secretName",
-    Reason.AGENT_STOPPED: "has the node an agent? kubectl get pods -A -o wide -l app.kubernetes.io/name=cpubind",
+    Reason.AGENT_STOPPED: "runs one? cpubind doctor, kubectl get pods -A -o wide -l app.kubernetes.io/name=cpubind",
     # Kubernetes
     Reason.API_UNREACHABLE: "is the API server up, and can it be reached from here?",
     Reason.API_REFUSED: _RIGHTS,
@@ -90,6 +89,7 @@ IN_THE_MESSAGE: Final = frozenset(
     {
         Reason.IRQBALANCE_ACTIVE,  # its options depend on the driver's modules
         Reason.NO_WORKERS,
+        Reason.NOT_OPTED_IN,  # its pod did not ask, or something else leaves it out
         Reason.DRIFT,
     }
 )

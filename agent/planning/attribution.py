@@ -68,7 +68,8 @@ def npus_of_device_ids(inventory: Inventory, device_ids: Iterable[str]) -> froze
     numbers = set()
     for device_id in device_ids:
         _, dash, number = device_id.rpartition("-")
-        if not dash or not (number.isascii() and number.isdigit()):
+        # int() refuses thousands of digits.
+        if not dash or not (number.isascii() and number.isdigit() and len(number) <= 10):
             return None
         numbers.add(int(number))
     return npus_of_devices(inventory, numbers) or None

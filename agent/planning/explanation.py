@@ -150,8 +150,8 @@ def _steps(inp: PlanInput, plan: Plan, entry: WorkerPlan, steps: Steps | None) -
         lines.append("Other processes of its container are kept off the CPUs that are set apart (helpers: Confine).")
     else:
         lines.append("Other processes of its container are left alone (helpers: Leave).")
-    if spec.mode is Mode.DISABLED:
-        lines.append("None of this is done: the mode is Disabled.")
+    if spec.mode is not Mode.ENFORCE:
+        lines.append(f"None of this is done: the mode is {spec.mode}.")
     return lines
 
 

@@ -34,23 +34,57 @@ _VALUES = {
 def invalid_annotation(pod: Pod) -> Problem | None:
     """The first annotation of ours whose value can't be used. Then the whole pod is left alone: what it asks for is not
     known. A key that is not known is somebody else's or of a later version."""
+    found = _unusable(pod)
+    if found is None:
+        return None
+    key, wanted = found
+    shown, where = printable(repr(pod.annotations[key][:60]), 60), f"pod {pod.namespace}/{pod.name}"
+    message = f"{where}: {printable(key, 80)}: {shown} is not {wanted}; the pod is left as it is"
+    return Problem(Reason.INVALID_ANNOTATION, message)
+
+
+def _unusable(pod: Pod) -> tuple[str, str] | None:
+    """The key of that annotation, and what its value has to look like."""
     for key in sorted(pod.annotations):
-        name, _, _container = key.removeprefix(PREFIX).partition(".")
-        known = _VALUES.get(name) if key.startswith(PREFIX) else None
-        if known is None:
-            continue
+        known = _form(key)
         value = pod.annotations[key]
-        if len(value) > LONGEST or known[0].fullmatch(value) is None:
-            shown, where = printable(repr(value[:60]), 60), f"pod {pod.namespace}/{pod.name}"
-            message = f"{where}: {printable(key, 80)}: {shown} is not {known[1]}; the pod is left as it is"
-            return Problem(Reason.INVALID_ANNOTATION, message)
+        if known is not None and (len(value) > LONGEST or known[0].fullmatch(value) is None):
+            return key, known[1]
     return None
 
 
 def unknown_annotations(pod: Pod) -> tuple[str, ...]:
     """Keys below our prefix that mean nothing: misspelt, mostly."""
-    ours = (key for key in sorted(pod.annotations) if key.startswith(PREFIX))
-    return tuple(key for key in ours if key.removeprefix(PREFIX).partition(".")[0] not in _VALUES)
+    return tuple(key for key in sorted(pod.annotations) if key.startswith(PREFIX) and _form(key) is None)
+
+
+def _form(key: str) -> tuple[re.Pattern[str], str] | None:
+    """What the value of an annotation has to look like; None for a key that is none of ours. All but `CONTAINERS` can
+    be said of one container."""
+    name, dot, _container = key.removeprefix(PREFIX).partition(".")
+    return _VALUES.get(name) if key.startswith(PREFIX) and not (dot and key.startswith(CONTAINERS)) else None
+
+
+def left_alone(pod: Pod | None, container: str) -> tuple[str, str]:
+    """Why a process on an NPU is not to be bound, by the lines of docs/annotations.md, "Who is bound"; and what would
+    have it bound. The first is empty where its pod says nothing."""
+    if pod is None:
+        return "it is in no pod that is known", "without Kubernetes it is --select that leaves it out"
+    said = pod.annotations
+    if found := _unusable(pod):
+        return f"annotation {printable(found[0], 80)} cannot be used", "correct it"
+    if said.get(ENABLED) == "false":
+        return f"annotation {ENABLED} is false", "set it to true"
+    if opted_in(pod, container) is None:
+        return "the name of its container is not known yet", "wait some seconds"
+    if not _named(pod, container):
+        return f"annotation {CONTAINERS} does not name container {printable(container, 63)}", "add it there"
+    if said.get(f"{ENABLED}.{container}") == "false":
+        return f"annotation {ENABLED}.{printable(container, 63)} is false", "set it to true"
+    if opted_in(pod, container):
+        wanted = "look at namespaces and excludeNamespaces of the chart"
+        return "it asks for it, and its namespace or --select leaves it out", wanted
+    return "", f"annotate its pod with {ENABLED}=true"
 
 
 def opted_in(pod: Pod, container: str, *, unless_said: bool = False) -> bool | None:
@@ -68,13 +102,19 @@ def opted_in(pod: Pod, container: str, *, unless_said: bool = False) -> bool | N
     whole = pod.annotations.get(ENABLED)
     if whole == "false":
         return False
-    names = pod.annotations.get(CONTAINERS)
-    if not container and (names is not None or any(key.startswith(f"{ENABLED}.") for key in pod.annotations)):
+    told_apart = CONTAINERS in pod.annotations or any(key.startswith(f"{ENABLED}.") for key in pod.annotations)
+    if not container and told_apart:
         return None
-    if names is not None and container not in [name.strip() for name in names.split(",")]:
+    if not _named(pod, container):
         return False
     own = pod.annotations.get(f"{ENABLED}.{container}")
     return own != "false" and (unless_said or "true" in (whole, own))
+
+
+def _named(pod: Pod, container: str) -> bool:
+    """Whether `CONTAINERS` has this one, or is not there."""
+    names = pod.annotations.get(CONTAINERS)
+    return names is None or container in [name.strip() for name in names.split(",")]
 
 
 def steps_of(pod: Pod | None, container: str, spec: Spec) -> Steps:

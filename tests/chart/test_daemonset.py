@@ -258,6 +258,9 @@ def test_the_notes_tell_how_to_look_how_to_opt_in_and_how_to_remove(helm: Helm) 
     ]
     assert order == sorted(order)
     assert 'cpubind.dev/enabled: "false"' in helm.notes({"podSelection": "AllNpuPods"})
+    second = helm.notes({"crds": {"install": False}})
+    assert "cbp --all" not in second, "the plans of the first release are not disabled"
+    assert "kubectl wait cbp/NODE-1 cbp/NODE-2 --for=condition=Restored" in second
 
 
 def test_the_rendered_text_is_yaml_without_doubled_keys(plain: Rendered) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import tarfile
@@ -168,6 +169,19 @@ def test_an_archive_on_standard_output_is_the_one_that_a_file_would_be(tmp_path:
     assert list(scratch.iterdir()) == []
     with tarfile.open(tmp_path / "piped.tar.gz") as archive:
         assert archive.next() is not None
+
+
+def test_a_terminal_gets_no_archive_which_it_would_damage(tmp_path: Path) -> None:
+    """``kubectl exec -it … -- cpubind capture -o - >node.tar.gz``."""
+    node = VirtualNode(tmp_path / "root", "a2", interrupts=False)
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "agent", "capture", "-o", "-", *map(str, host(node))]
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, check=False)
+    os.close(theirs)
+    os.close(terminal)
+    assert done.returncode == 2
+    assert b"standard output is a terminal: send it to a file, and leave out -t of kubectl exec" in done.stderr
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_what_could_not_be_read_is_said_and_left_out(cpubind: Cpubind, tmp_path: Path) -> None:

@@ -259,6 +259,18 @@ def test_explain_names_the_rule_and_its_numbers(cpubind: Cpubind, a3: VirtualNod
     assert "effective cpuset is 0-639" in by_pid.out
 
 
+def test_explain_of_an_npu_or_a_process_that_is_not_there_says_so_and_blames_nobody(
+    cpubind: Cpubind, a2: VirtualNode
+) -> None:
+    missing = cpubind("explain", "npu:99", *host(a2))
+    assert (missing.status, missing.out) == (1, "")
+    assert missing.err == "cpubind: there is no NPU 99 on this node; there are 0, 1, 2, 3, 4, 5, 6, 7\n"
+    for pid in ("77", "1" * 5000):
+        nobody = cpubind("explain", pid, *host(a2))
+        assert (nobody.status, nobody.out) == (1, "")
+        assert nobody.err.startswith(f"cpubind: NoWorkers: {pid[:70]}")
+
+
 def test_explain_finds_a_pod_by_name(cpubind: Cpubind, a2: VirtualNode, tmp_path: Path) -> None:
     worker = Worker.start(a2, 3, a2.kubelet.add_pod("llm-0"))
     snapshot = snapshot_of(a2, tmp_path / "s")
@@ -274,16 +286,31 @@ def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
 ) -> None:
     Worker.start(a2, 0, a2.kubelet.add_pod("plain", annotations={}))
     Worker.start(a2, 1, a2.kubelet.add_pod("typo", annotations={"cpubind.dev/enabled": "yes"}))
+    Worker.start(a2, 2, a2.kubelet.add_pod("out", annotations={"cpubind.dev/enabled": "false"}))
+    others = {"cpubind.dev/enabled": "true", "cpubind.dev/containers": "vlm"}
+    Worker.start(a2, 3, a2.kubelet.add_pod("others", annotations=others))
+    Worker.start(a2, 4, a2.kubelet.add_pod("asked"))
     a2.kubelet.add_pod("idle")
     snapshot = snapshot_of(a2, tmp_path / "s")
     for pod, said in {
         "plain": 'annotate the pod\'s template with cpubind.dev/enabled: "true"',
         "typo": "cpubind.dev/enabled: 'yes' is not true or false; the pod is left as it is; correct the annotation",
+        "out": "annotation cpubind.dev/enabled is false; set it to true",
+        "others": "annotation cpubind.dev/containers does not name container vllm; add it there",
         "idle": "no process of pod idle holds an NPU: npu-smi info",
         "nope": "cpubind plan lists them",
     }.items():
         result = cpubind("explain", pod, "--snapshot", snapshot)
         assert (result.status, said in result.err) == (1, True), result.err
+    recorded = snapshot / "snapshot.json"
+    document = json.loads(recorded.read_text())
+    recorded.write_text(json.dumps(document | {"settings": {"selection": {"excludeNamespaces": ["prod"]}}}))
+    left_out = "it asks for it, and its namespace or --select leaves it out; look at namespaces and excludeNamespaces"
+    assert left_out in cpubind("explain", "asked", "--snapshot", snapshot).err
+    plan = cpubind("plan", "-o", "json", "--snapshot", snapshot)
+    assert left_out in plan.npu(4)["message"]
+    assert "annotation cpubind.dev/enabled cannot be used; correct it" in plan.npu(1)["message"]
+    assert plan.npu(0)["message"].endswith("not to be bound; annotate its pod with cpubind.dev/enabled=true")
 
 
 @pytest.mark.parametrize(
@@ -299,8 +326,11 @@ def test_explain_of_a_pod_that_is_not_bound_says_what_would_bind_it(
         (["plan", "--npu-smi-timeout", "-1"], "--npu-smi-timeout"),
         (["plan", "-o", "xml"], "xml"),
         (["explain", "npu:x"], "npu:x"),
+        (["explain", f"npu:{'1' * 5000}"], "npu:1"),
         (["explain"], "POD|PID|npu:N"),
         (["run"], "--standalone"),
+        (["run", "--standalone", "--namespaces", "prod"], "--namespaces: for a cluster's agent; with --standalone"),
+        (["run", "--standalone", "--pod-selection", "Annotated", "--api-jitter", "1"], "--api-jitter, --pod-selection"),
         (["nonsense"], "nonsense"),
         (["demo", "--device", "a9"], "a9"),
     ],
@@ -311,6 +341,14 @@ def test_wrong_usage_is_one_line_that_names_it(cpubind: Cpubind, args: list[str]
     assert named in result.err
     assert result.err.strip().count("\n") == 0
     assert result.out == ""
+
+
+def test_namespaces_of_the_environment_do_not_have_a_standalone_agent_bind_everybody(
+    cpubind: Cpubind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CPUBIND_EXCLUDE_NAMESPACES", "prod")
+    result = cpubind("run", "--standalone")
+    assert (result.status, "CPUBIND_EXCLUDE_NAMESPACES: for a cluster's agent" in result.err) == (2, True)
 
 
 def test_the_environment_sets_what_no_flag_does(
@@ -350,6 +388,21 @@ def test_a_look_follows_the_spec_in_the_state_file_and_flags_ask_what_if(cpubind
     state.write_text("spec: [")
     unread = cpubind("plan", "-o", "json", *host(a3))
     assert (unread.status, unread.npu(0)["pool"], "StateUnreadable" in unread.err) == (0, "0-39", True)
+    assert unread.err.count(str(state)) == 1
+
+
+@pytest.mark.parametrize("mode", ["Enforce", "DryRun", "Disabled"])
+def test_explain_says_that_nothing_is_done_where_the_mode_is_another(
+    cpubind: Cpubind, a3: VirtualNode, tmp_path: Path, mode: str
+) -> None:
+    worker = Worker.start(a3, 0, a3.kubelet.add_pod("llm-0"))
+    state = a3.root / "var/lib/cpubind/plan.yaml"
+    state.parent.mkdir(parents=True)
+    state.write_text(yaml.safe_dump({"spec": {"mode": mode}}))
+    cpubind("capture", "-o", tmp_path / "s", *host(a3))
+    asked = cpubind("explain", worker.pid, "--mode", mode, *host(a3)).out, cpubind("explain", worker.pid, *host(a3)).out
+    for told in (*asked, cpubind("explain", worker.pid, "--snapshot", tmp_path / "s").out):
+        assert (f"None of this is done: the mode is {mode}." in told) is (mode != "Enforce")
 
 
 def test_verify_says_when_it_saw_nothing(cpubind: Cpubind, a2: VirtualNode) -> None:

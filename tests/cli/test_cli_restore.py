@@ -103,14 +103,48 @@ def test_a_journal_of_another_boot_is_left_as_it_is(rig: Rig, restore: Restore) 
     assert not is_free(worker)
 
 
-def test_a_damaged_journal_is_a_problem_and_stays_where_it_is(rig: Rig, restore: Restore) -> None:
-    rig.journal_file.write_text("{")
+@pytest.mark.parametrize("content", ["", "{", '{"version": 2}'])
+def test_a_damaged_journal_is_a_problem_and_stays_where_it_is(rig: Rig, restore: Restore, content: str) -> None:
+    rig.journal_file.write_text(content)
     for args in ((), ("--dry-run",)):
         done = restore(*args)
         assert (done.status, done.out) == (1, "")
         assert done.err.startswith("cpubind: StateUnreadable: ")
-        assert str(rig.journal_file) in done.err
-    assert rig.journal_file.read_text() == "{"
+        assert done.err.count(str(rig.journal_file)) == 1
+    assert rig.journal_file.read_text() == content
+
+
+def test_nobody_is_told_to_delete_a_journal_that_can_not_be_read(rig: Rig, restore: Restore) -> None:
+    """It has what there was before anything was bound; whoever is not root may not read it, mostly."""
+    rig.journal_file.mkdir()
+    done = restore("--dry-run")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(f"cpubind: StateUnreadable: {rig.journal_file}: ")
+    assert done.err.count(str(rig.journal_file)) == 1
+    assert "as root" in done.err
+    assert "delete that" not in done.err
+
+
+def test_what_an_earlier_journal_told_of_is_said_to_be_left(rig: Rig, restore: Restore) -> None:
+    start(rig, 0)
+    rig.journal_file.write_text("{")
+    rig.restart()
+    rig.settle()
+    for args in (("--dry-run",), (), ()):
+        done = restore(*args)
+        assert done.status == 0
+        assert done.err.startswith("cpubind: StateUnreadable: an earlier journal of this boot could not be used: ")
+        assert done.err.endswith("; let an agent bind once more, and set mode: Disabled then\n")
+
+
+def test_who_is_not_root_is_asked_for_it(rig: Rig, restore: Restore) -> None:
+    """Its lock can't be made, for whatever cause; the first is that somebody forgot sudo."""
+    rig.journal_file.write_text("{}")
+    (rig.folder / "lock").mkdir()
+    done = restore()
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(f"cpubind: StateNotWritten: lock {rig.folder}/lock: ")
+    assert "is this root?" in done.err
 
 
 def test_beside_a_running_agent_it_says_in_one_line_what_to_do(rig: Rig, restore: Restore) -> None:

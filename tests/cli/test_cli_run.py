@@ -45,6 +45,7 @@ def test_it_publishes_logs_json_and_ends_cleanly_on_sigterm(start: Callable[...,
     assert log[-1]["message"] == "stopped; bindings stay as they are"
     left = yaml.safe_load((agent.folder / "plan.yaml").read_text())
     assert condition(left, "Ready")["reason"] == "AgentStopped"
+    assert "; runs one? cpubind doctor" in condition(left, "Ready")["message"], "a bare host has no kubectl"
     assert not list(agent.folder.glob(".plan.yaml*")), "a temporary file was left"
 
 

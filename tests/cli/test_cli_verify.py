@@ -79,6 +79,34 @@ def test_threads_and_interrupts_that_moved_are_listed_with_where_they_belong(
     assert "the masks are those of the time of the capture" in replayed.err
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"mode": "Disabled"}, "nobody puts them back: the agent last reported mode Disabled"),
+        ({"mode": "Enforce", "planHash": "0123456789ab"}, "the agent last reported another plan (0123456789ab, here"),
+        ({"npus": [{"id": 0, "state": "Idle"}]}, "the agent last reported no process PID: does it run"),
+        ({"npus": [{"id": 0, "workers": [], "workersOmitted": 1}]}, "an agent puts them back within a sweep"),
+        ({"npus": [{"id": 0, "workers": [{"pid": [1]}, {"pid": "PID"}]}]}, "an agent puts them back within a sweep"),
+        ({"mode": ["?"], "planHash": 7, "npus": "?"}, "an agent puts them back within a sweep"),
+    ],
+)
+def test_an_agent_that_was_told_something_else_is_not_said_to_put_threads_back(
+    cpubind: Cpubind, node: VirtualNode, worker: Worker, written: dict[str, Any], said: str
+) -> None:
+    """Its --select and its flags are in no file."""
+    worker.drift(CpuSet.parse("0-3"), 1)
+    state = node.root / "var/lib/cpubind/plan.yaml"
+    state.parent.mkdir(parents=True)
+    state.write_text(yaml.safe_dump({"status": written}).replace("PID", str(worker.pid)))
+    result = cpubind("verify", *host(node))
+    assert result.status == 1
+    assert result.err.splitlines()[-1].startswith(f"cpubind: {said.replace('PID', str(worker.pid))}")
+    what_if = cpubind("verify", "--reserved-cpus", "144-147", *host(node)).err
+    assert ("planned here is what the flags of this command ask for" in what_if) is (
+        written.get("planHash") not in (None, 7)
+    )
+
+
 def test_interrupts_that_somebody_else_keeps_moving_are_listed(
     cpubind: Cpubind, node: VirtualNode, worker: Worker
 ) -> None:
@@ -149,4 +177,5 @@ def test_an_idle_npu_says_who_uses_it_all_the_same(cpubind: Cpubind, node: Virtu
     node.hold(node.kernel.start_process("python").tid, [(1, 100)], "python")
     told = cpubind("explain", "npu:1", "--select", "uid=4711", *host(node)).out
     assert "NotOptedIn: in use by process" in told
-    assert "annotate its pod with cpubind.dev/enabled=true" in told
+    assert "not to be bound: it is in no pod that is known; without Kubernetes it is --select that leaves it" in told
+    assert "annotate its pod" not in told

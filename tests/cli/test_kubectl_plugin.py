@@ -137,6 +137,14 @@ def test_explain_of_a_pod_that_is_not_bound_says_why_and_what_would_change_it(pl
         (pod("x", nodeName="a3-0"), 'annotate its template with cpubind.dev/enabled: "true"'),
         (pod("x", {"cpubind.dev/enabled": "yes"}, nodeName="a3-0"), "cpubind.dev/enabled: 'yes' is not true or false"),
         (pod("x", {"cpubind.dev/enable": "true"}, nodeName="a3-0"), "annotation cpubind.dev/enable means nothing"),
+        (
+            pod("x", {"cpubind.dev/enabled": "false"}, nodeName="a3-0"),
+            "It is not to be bound: annotation cpubind.dev/enabled is false; set it to true.",
+        ),
+        (
+            pod("x", {"cpubind.dev/enabled": "true", "cpubind.dev/containers": "vlm"}, nodeName="a3-0"),
+            "annotation cpubind.dev/containers does not name container vllm; add it there.",
+        ),
         (pod("x", {"cpubind.dev/enabled": "true"}, nodeName="b-7"), "Node b-7 has no plan: no agent runs there"),
         (pod("x", {"cpubind.dev/enabled": "true"}), "It has no node yet"),
         (None, "there is no such pod that you may read"),
@@ -163,6 +171,10 @@ def test_explain_of_a_pod_that_did_not_ask_says_which_npu_it_uses_all_the_same(p
     assert "NPU 5 of node a3-0 is Idle (NotOptedIn: in use by pod prod/x and not to be bound)." in told
     assert "No process of it" not in told
     assert "NPU 5" not in plugin("explain", "y").err
+    server.pods["prod/pods/x"] = pod("x", {"cpubind.dev/enabled": "true"}, nodeName="a3-0")
+    asked = plugin("explain", "x").err
+    assert "No process of it" not in asked, "its namespace is left out by the chart, say"
+    assert "NPU 5 of node a3-0 is Idle (NotOptedIn: " in asked
 
 
 def test_a_context_has_its_own_user_and_namespace(plugin: Plugin, server: Server) -> None:

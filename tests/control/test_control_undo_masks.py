@@ -375,3 +375,20 @@ def test_a_cpuset_that_lost_the_whole_pool_binds_nobody_anew_when_it_gets_that_b
     rig.node.kernel.write_cpuset(cgroup, rig.node.profile.topology.online)
     assert is_free(worker)
     assert free(child)
+
+
+def test_without_a_journal_there_is_something_to_give_back_once_it_was_bound_again(rig: Rig) -> None:
+    """As docs/upgrade.md has it of agents that were removed, and of their journal."""
+    worker = start(rig)
+    rig.settle()
+    rig.journal_file.unlink()
+    rig.ask(mode="Disabled")
+    rig.restart()
+    rig.settle()
+    assert rig.condition("Restored")["status"] == "True", "nothing is known of what an agent did"
+    assert not is_free(worker)
+    rig.ask(mode="Enforce")
+    rig.settle()
+    rig.ask(mode="Disabled")
+    rig.settle()
+    assert is_free(worker)

@@ -13,7 +13,7 @@ from agent.control import observe
 from agent.kube import pods
 from agent.model.workload import Pod, PodContainer
 from agent.planning import optin
-from agent.planning.optin import PREFIX, invalid_annotation, opted_in
+from agent.planning.optin import PREFIX, invalid_annotation, left_alone, opted_in, unknown_annotations
 from tests.docs.pages import ROOT, code, sections, table
 
 PAGE = ROOT / "docs/annotations.md"
@@ -58,6 +58,34 @@ def test_the_page_says_which_annotations_are_for_one_container() -> None:
     for name, row in KNOWN.items():
         assert row[2] == "yes"
         assert code(row[3]) == ([] if name == "containers" else [f"{PREFIX}{name}.CONTAINER"])
+
+
+def test_a_key_that_is_not_in_the_table_is_ignored_and_told() -> None:
+    """`containers` is for the pod alone."""
+    for key in ("enable", "containers.vllm", "Enabled", "helper.vllm"):
+        for value in ("vllm", "A B", ""):
+            assert invalid_annotation(pod({key: value})) is None
+            assert unknown_annotations(pod({key: value})) == (PREFIX + key,)
+    assert unknown_annotations(pod({"enabled": "true", "containers": "vllm", "helpers.vllm": "Leave"})) == ()
+
+
+@pytest.mark.parametrize(
+    ("annotations", "container", "why", "remedy"),
+    [
+        ({}, "vllm", "", "annotate its pod with cpubind.dev/enabled=true"),
+        ({"enabled": "yes"}, "vllm", "annotation cpubind.dev/enabled cannot be used", "correct it"),
+        ({"enabled": "false"}, "vllm", "annotation cpubind.dev/enabled is false", "set it to true"),
+        ({"enabled": "true", "containers": "vllm"}, "proxy", "does not name container proxy", "add it there"),
+        ({"enabled": "true", "containers": "vllm"}, "", "the name of its container is not known yet", "wait"),
+        ({"enabled": "true", "enabled.vllm": "false"}, "vllm", "cpubind.dev/enabled.vllm is false", "set it to"),
+        ({"enabled": "true"}, "vllm", "its namespace or --select leaves it out", "excludeNamespaces"),
+    ],
+)
+def test_each_line_of_the_page_that_leaves_a_container_out_is_told_as_such(
+    annotations: Mapping[str, str], container: str, why: str, remedy: str
+) -> None:
+    told = left_alone(pod(annotations), container)
+    assert (why in told[0], remedy in told[1]) == (True, True), told
 
 
 EXAMPLES = [row for row in table(SECTIONS["Who is bound"]) if len(row) == 5]

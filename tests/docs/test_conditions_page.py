@@ -46,6 +46,13 @@ def test_every_type_is_explained() -> None:
     assert kinds == list(dict.fromkeys(code(row[0])[0] for row in REASONS)), "in one order"
 
 
+def test_a_worker_that_is_skipped_is_said_to_be_as_little_bound_as_the_condition_says() -> None:
+    (means,) = (row[1] for row in TYPES if code(row[0]) == ["Bound"])
+    assert "One that is `Skipped`, for the node's architecture, is not bound: it makes this `False`." in means
+    skipped = {reason for kind, status, reason in standings() if (kind, status) == ("Bound", "False")}
+    assert Reason.UNSUPPORTED_ARCHITECTURE.value in skipped
+
+
 @pytest.mark.parametrize(
     ("link", "faults"), [("#reading", READ_FAULTS), ("#planning", PLAN_FAULTS), ("#acting", ACT_FAULTS)]
 )

@@ -27,6 +27,23 @@ def test_the_rights_on_the_page_are_all_that_the_agent_has() -> None:
     assert said == set(RIGHTS)
 
 
+def test_who_approves_it_reads_of_all_that_is_done_to_a_host() -> None:
+    """Each row of the table that docs/host.md begins with."""
+    rows = [row[0] for row in table(sections(ROOT / "docs/host.md")["What is done to a host, and taken back"])]
+    words = {
+        "threads of a worker": "sched_setaffinity(2)",
+        "children of a worker": "and of their children's",
+        "other processes in its container": "of other processes of such a container where `helpers` is `Confine`",
+        "interrupts of its NPUs": "`smp_affinity_list`",
+        "irqbalance": "tells irqbalance to leave these alone",
+        "its private memory": "move_pages(2)",
+        "UVB threads of the host, on Ascend950": "UVB threads of the host on Ascend950",
+    }
+    assert rows == list(words)
+    text = one_line(SECTIONS["What you approve"])
+    assert [row for row, said in words.items() if said not in text] == []
+
+
 def test_the_ports_on_the_page_are_those_of_chart_and_agent() -> None:
     fields = Settings.model_fields
     for kind in ("health", "metrics"):

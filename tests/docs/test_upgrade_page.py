@@ -27,11 +27,10 @@ def test_the_removal_ends_in_the_order_in_which_nothing_is_left_bound() -> None:
 
 def test_what_was_set_is_kept_by_every_upgrade_and_what_is_new_in_the_chart_is_taken() -> None:
     """With `--reuse-values` a chart with new values is refused."""
-    for page in (PAGE, ROOT / "docs/kubernetes.md"):
-        upgrades = [command for command in commands(page) if command.words[:2] == ("helm", "upgrade")]
-        assert upgrades
-        for command in upgrades:
-            assert len(command.words) == 2 or "--reset-then-reuse-values" in command.words, command
+    upgrades = [command for command in commands() if command.words[:2] == ("helm", "upgrade")]
+    assert {f"docs/{name}.md" for name in ("upgrade", "kubernetes", "security")} <= {one.page for one in upgrades}
+    for command in upgrades:
+        assert len(command.words) == 2 or "--reset-then-reuse-values" in command.words, command
     assert "--reset-then-reuse-values --set mode=Disabled" in (CHART / "templates/NOTES.txt").read_text()
 
 

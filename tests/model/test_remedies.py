@@ -9,7 +9,7 @@ from agent.control.report import Report
 from agent.model.outcome import WorkerOutcome
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason
 from agent.model.remedies import IN_THE_MESSAGE, REMEDIES, with_remedy
-from agent.model.spec import Spec
+from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
 from tests.docs.reasons import NOTES, a_plan, conditions, every_condition
 
@@ -68,6 +68,12 @@ def test_ready_says_of_a_plan_in_force_what_it_goes_without() -> None:
     ready, *_ = conditions(Report("n", Spec(), a_plan(), outcomes=bound, notes=(problem,)))
     assert (ready["status"], ready["reason"]) == ("True", "AsPlanned")
     assert ready["message"] == f"the plan is in force; Degraded: {with_remedy(problem)}"
+
+
+def test_ready_does_not_say_of_a_dry_run_that_its_plan_is_in_force() -> None:
+    ready, *_ = conditions(Report("n", Spec(mode=Mode.DRY_RUN), a_plan()))
+    assert (ready["status"], ready["reason"]) == ("True", "AsPlanned")
+    assert ready["message"] == "mode is DryRun: nothing is written to the host"
 
 
 def degraded(notes: tuple[Problem, ...]) -> str:

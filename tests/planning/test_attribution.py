@@ -78,5 +78,5 @@ def test_device_ids_of_the_device_plugin_end_in_the_physical_id() -> None:
     inventory = Inventory((Npu(0, phy_id=4), Npu(1, phy_id=5)), DeviceType.A3)
     assert npus_of_device_ids(inventory, ["Ascend910-5", "Ascend910-4"]) == frozenset({0, 1})
     assert npus_of_device_ids(inventory, ["Ascend910-2c-100-5"]) == frozenset({1})
-    for unknown in (["npu0"], ["Ascend910-5", "some-uuid"], ["Ascend910-9"], []):
+    for unknown in (["npu0"], ["Ascend910-5", "some-uuid"], ["Ascend910-9"], [f"Ascend910-{'1' * 5000}"], []):
         assert npus_of_device_ids(inventory, unknown) is None
