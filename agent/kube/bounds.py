@@ -6,6 +6,7 @@ byte in ten seconds is an answer for ever; and neither of them minds how much co
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -19,6 +20,11 @@ MAX_ANSWER = 32 << 20
 28 MiB."""
 MAX_LINE = 16 << 20
 """Bytes of one event of a watch. etcd takes objects of 1.5 MiB."""
+SILENT_SECONDS = 70.0
+"""In a watch in which one bookmark came the next one is due a minute later (Kubernetes 1.19 and newer). That one comes
+is not sure: the API server sends none as long as nothing of the resource has changed since it came up."""
+_BOOKMARK = b'{"type":"BOOKMARK"'
+"""The beginning of one. What else is in the same piece of the stream may hide it: there is the next one."""
 
 
 class TooLargeError(OSError):
@@ -37,6 +43,10 @@ class BoundedContent:
         """How many were read to their end."""
         self.ended_at: float | None = None
         """When nobody read on, as it had come to its end or broke off, or was not wanted any more; monotonic."""
+        self.patience: float | None = None
+        """Seconds without the end of a line, after which `iter_chunked` awaits nothing more; None: no limit."""
+        self.given_up = False
+        """Whether that was its end."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -52,10 +62,11 @@ class BoundedContent:
         return b"".join(parts)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """As it comes; of lines, none of which may be too long."""
-        line = 0
+        """As it comes; of lines, none of which may be too long. TimeoutError where no end of one came for too long."""
+        line, heard = 0, asyncio.get_running_loop().time()
+        parts = aiter(self._content.iter_chunked(size))
         try:
-            async for part in self._content.iter_chunked(size):
+            while (part := await self._next(parts, heard)) is not None:
                 end, begin = part.find(b"\n"), part.rfind(b"\n")
                 line += len(part) if end < 0 else end
                 if line > MAX_LINE:
@@ -63,9 +74,19 @@ class BoundedContent:
                 if begin >= 0:
                     line = len(part) - begin - 1
                     self.lines += part.count(b"\n")
+                    heard = asyncio.get_running_loop().time()
+                if part.startswith(_BOOKMARK):
+                    self.patience = SILENT_SECONDS
                 yield part
         finally:
             self.ended_at = time.monotonic()
+
+    async def _next(self, parts: AsyncIterator[bytes], heard: float) -> bytes | None:
+        try:
+            async with asyncio.timeout_at(None if self.patience is None else heard + self.patience) as limit:
+                return await anext(parts, None)
+        finally:
+            self.given_up = limit.expired()
 
 
 def _too_large(limit: int) -> aiohttp.ClientPayloadError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import time
 import weakref
@@ -28,6 +29,7 @@ import aiohttp
 from yarl import URL
 
 from agent import __version__
+from agent.kube import bounds
 from agent.kube.access import Access
 from agent.kube.bounds import BoundedContent
 from agent.kube.faults import said, status_message
@@ -41,8 +43,11 @@ BRIEF_SECONDS = 5.0
 """A watch that ends sooner has not ended well."""
 EARLY_SECONDS = 2.0
 """A watch that ends so much before its time was cut. The API server ends one up to a second early."""
-MUTE_SECONDS = 65.0
-"""A watch that lasted so long without a line was dead: the API server sends one a minute."""
+LATE_SECONDS = 10.0
+"""A watch that the API server has not ended so long after its time is dead."""
+KEEPALIVE = (30, 10, 4)
+"""TCP_KEEPIDLE, TCP_KEEPINTVL in seconds, TCP_KEEPCNT: a host that is gone without a word, and with it a watch in which
+nothing would come for minutes anyway, is noticed after 70 s. The kernel's own idea are two hours."""
 MAX_BRIEF, MAX_MUTE = 2, 1
 """So many watches one after the other may be brief, or mute, before it is a trouble."""
 REST_SECONDS = 0.5
@@ -200,6 +205,7 @@ class Traffic:
             self._content = content
             if response.connection is not None and response.connection.transport is not None:
                 self._streams.add(response.connection.transport)
+                _keep_alive(response.connection.transport)
         await self._look_at(response, verb, what)
         return response
 
@@ -209,8 +215,11 @@ class Traffic:
             await self._look_at_refusal(response, verb, what)
             return
         if verb == "watch":
+            seconds = float(response.url.query.get("timeoutSeconds", 0))
             self._watched_at = time.monotonic()
-            self._ends_at = self._watched_at + float(response.url.query.get("timeoutSeconds", 0))
+            self._ends_at = self._watched_at + seconds
+            if self._content is not None:
+                self._content.patience = seconds + LATE_SECONDS
         else:
             try:
                 self._take_list(json.loads(await response.read()))
@@ -242,12 +251,13 @@ class Traffic:
 
     def _holds(self, content: BoundedContent | None, watched_at: float | None) -> None:
         """All is well where this watch, opened then, still goes on and has said something: one whose lines all break
-        off goes on until the first of them, which is a minute where nothing happens."""
+        off goes on until the first of them, which is a minute where nothing happens. Where none comes in that time,
+        the API server has nothing to say."""
         if content is None or content is not self._content or watched_at is None or _is_over(content):
             return
         if (self.failed_at or 0.0) > watched_at:
             return
-        if not content.lines:
+        if not content.lines and time.monotonic() - watched_at < bounds.SILENT_SECONDS:
             asyncio.get_running_loop().call_later(BRIEF_SECONDS, self._holds, content, watched_at)
             return
         self.broken, self.problem = False, None
@@ -323,7 +333,11 @@ class Traffic:
             ended_at = self._content.ended_at or time.monotonic()
             self._lasted = ended_at - self._watched_at
             self._brief = self._brief + 1 if self._lasted < BRIEF_SECONDS else 0
-            self._mute = self._mute + 1 if self._lasted >= MUTE_SECONDS and not self._content.lines else 0
+            dead = self._content.given_up
+            self._mute = self._mute + 1 if dead and not self._content.lines else 0
+            ended_well = not dead and ended_at >= max(self._watched_at + BRIEF_SECONDS, self._ends_at - EARLY_SECONDS)
+            if ended_well and (self.failed_at or 0.0) <= self._watched_at:
+                self.broken = False
             self._content = None
             if self._brief > MAX_BRIEF or self._mute > MAX_MUTE:
                 self.lost("it breaks off time and again")
@@ -331,6 +345,13 @@ class Traffic:
             self._pauses = iter(self._backoffs)
             return 0.0
         return next(self._pauses)
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    connection = transport.get_extra_info("socket")
+    for option, value in zip((socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT), KEEPALIVE, strict=True):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _is_over(content: BoundedContent) -> bool:

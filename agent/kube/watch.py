@@ -36,7 +36,7 @@ from agent.kube.access import Access
 from agent.kube.faults import said
 from agent.kube.plan import version
 from agent.kube.retry import Backoffs, Spread
-from agent.kube.traffic import REST_SECONDS, CountRequest, Object, Subject, Traffic
+from agent.kube.traffic import ANSWER_SECONDS, LATE_SECONDS, REST_SECONDS, CountRequest, Object, Subject, Traffic
 from agent.model.reason import Problem
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,6 @@ SERVER_SECONDS = 240
 """How long, at least, the API server keeps one watch open; it is renewed from where it was. Each watch has a length of
 its own, up to a quarter more: those that began together, after an outage, are not renewed together for ever."""
 NONSENSE = "what came makes no sense"
-SILENT_SECONDS = 70.0
-"""A watch that says nothing for so long is dead: the API server sends a bookmark every minute."""
 
 
 class Watch:
@@ -185,8 +183,10 @@ class Watch:
         settings.peering.standalone = True
         settings.scanning.disabled = True
         settings.posting.enabled = False
-        settings.watching.server_timeout = random.randint(SERVER_SECONDS, SERVER_SECONDS * 5 // 4)  # noqa: S311
-        settings.watching.inactivity_timeout = SILENT_SECONDS
+        seconds = random.randint(SERVER_SECONDS, SERVER_SECONDS * 5 // 4)  # noqa: S311
+        settings.watching.server_timeout = seconds
+        # Kopf's own notion of a watch that fell silent is 70 s. BoundedContent knows better, and comes first.
+        settings.watching.inactivity_timeout = seconds + CONNECT_SECONDS + ANSWER_SECONDS + 2 * LATE_SECONDS
         settings.watching.connect_timeout = CONNECT_SECONDS
         settings.watching.reconnect_backoff = REST_SECONDS
         settings.networking.request_timeout = REQUEST_SECONDS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.demo.workload import Worker
-from agent.kube import api, telling, traffic, watch
+from agent.kube import api, bounds, telling, traffic, watch
 from tests.api.rig import KubeRig
 from tests.cluster.cluster import Cluster
 from tests.cluster.fault_proxy import FaultProxy
@@ -113,7 +113,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is waited for in seconds and minutes is waited for in tenths."""
     monkeypatch.setattr(traffic, "ANSWER_SECONDS", 0.6)
     monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.0)
-    monkeypatch.setattr(watch, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(watch, "SERVER_SECONDS", 1)
+    monkeypatch.setattr(traffic, "LATE_SECONDS", 0.5)
+    monkeypatch.setattr(bounds, "SILENT_SECONDS", 1.0)
     monkeypatch.setattr(api, "TIMEOUT", (0.6, 0.6))
     monkeypatch.setattr(telling, "STEADY_SECONDS", 3.0)  # on the agent's clock, which is fast
     monkeypatch.setattr(telling, "LASTING_SECONDS", 15.0)

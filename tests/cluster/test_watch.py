@@ -75,6 +75,15 @@ def test_a_watch_ends_with_its_time_after_a_bookmark(cluster: Cluster) -> None:
     assert mark["metadata"]["resourceVersion"] == cluster.pods.get("q")["metadata"]["resourceVersion"]
 
 
+def test_no_bookmarks_come_of_what_has_never_changed(fake_cluster: FakeApiServer) -> None:
+    """As from a kube-apiserver, whose agents' plans stay as they are after it came up anew."""
+    fake_cluster.bookmark_interval = 0.1
+    query = {"allowWatchBookmarks": "true", "timeoutSeconds": "1"}
+    with fake_cluster.admin.watch(PLANS.path(), query) as watch:
+        watch.wait_for_end()
+        assert watch.events == []
+
+
 def test_no_bookmarks_come_unasked(cluster: Cluster) -> None:
     with cluster.admin.watch("/api/v1/pods", {"timeoutSeconds": "3"}) as watch:
         watch.wait_for_end()
@@ -91,6 +100,7 @@ def test_a_watch_from_the_future_waits(cluster: Cluster) -> None:
 
 def test_bookmarks_of_the_small_server_come_as_often_as_a_test_wants(fake_cluster: FakeApiServer) -> None:
     fake_cluster.bookmark_interval = 0.1
+    fake_cluster.pods.run("p", node="a")
     with fake_cluster.admin.watch("/api/v1/pods", {"allowWatchBookmarks": "true"}) as watch:
         watch.wait_for("BOOKMARK", timeout=2)
 

@@ -61,8 +61,8 @@ class ApiScene:
         self._patch.setattr(traffic, "BRIEF_SECONDS", 0.3)
         # A machine that has much else to do answers late.
         self._patch.setattr(traffic, "ANSWER_SECONDS", 2.0)
-        self._patch.setattr(watch, "SILENT_SECONDS", 3.0)
-        self._patch.setattr(traffic, "MUTE_SECONDS", 2.5)
+        self._patch.setattr(watch, "SERVER_SECONDS", 3)
+        self._patch.setattr(bounds, "SILENT_SECONDS", 3.0)
         self._patch.setattr(api, "TIMEOUT", (1.5, 0.5))
         self._patch.setattr(bounds, "MAX_ANSWER", 1 << 20)
         self._patch.setattr(bounds, "MAX_LINE", 1 << 20)

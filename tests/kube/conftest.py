@@ -19,6 +19,7 @@ __all__ = ["fake_cluster"]
 @pytest.fixture
 def proxy(fake_cluster: FakeApiServer) -> Iterator[FaultProxy]:
     fake_cluster.nodes.named(NODE)
+    fake_cluster.pods.run("elsewhere", node="another")  # where no pod ever changes, there are no bookmarks
     fake_cluster.bookmark_interval = 0.5  # a minute elsewhere
     with FaultProxy(fake_cluster) as proxy:
         yield proxy

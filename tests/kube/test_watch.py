@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,12 +15,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from agent.kube import traffic, watch
+from agent.kube import bounds, traffic, watch
 from agent.kube.access import Access
 from agent.kube.retry import Backoffs
 from agent.kube.traffic import Traffic
 from tests.cluster.fake_apiserver import FakeApiServer
 from tests.cluster.fault_proxy import GONE, Body, FaultProxy
+from tests.cluster.manners import Manner
 from tests.kube.follower import NODE, PLAN, Follower
 
 Follow = Callable[..., Follower]
@@ -278,10 +280,11 @@ def test_the_pauses_after_brief_watches_begin_anew_once_one_has_lasted(
 def test_a_stream_that_falls_silent_is_given_up(
     monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, proxy: FaultProxy, follow: Follow
 ) -> None:
-    monkeypatch.setattr(watch, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(bounds, "SILENT_SECONDS", 1.0)
     monkeypatch.setattr(traffic, "ANSWER_SECONDS", 0.3)
     pods = follow()
     pods.until_open()
+    pods.until(lambda: pods.watch._traffic._content.lines, "a bookmark")  # type: ignore[union-attr]
     proxy.hang()
     assert pods.until_problem("no answer") == "ApiUnreachable: watch of pods: no answer in time"
     fake_cluster.pods.run("new", node=NODE)
@@ -293,11 +296,60 @@ def test_a_stream_that_falls_silent_is_given_up(
 def test_bookmarks_keep_a_quiet_watch_open(
     monkeypatch: pytest.MonkeyPatch, fake_cluster: FakeApiServer, follow: Follow
 ) -> None:
-    monkeypatch.setattr(watch, "SILENT_SECONDS", 1.5)
+    monkeypatch.setattr(bounds, "SILENT_SECONDS", 1.5)
     fake_cluster.bookmark_interval = 0.2
     pods = follow()
     pods.until_open()
     assert pods.asked_within(3.5) == 0
+
+
+def test_a_watch_in_which_never_a_bookmark_came_is_quiet_and_not_dead(
+    monkeypatch: pytest.MonkeyPatch, follow: Follow
+) -> None:
+    """The API server sends none of a resource of which nothing has changed since it came up."""
+    monkeypatch.setattr(bounds, "SILENT_SECONDS", 0.3)
+    plan = follow(PLAN)
+    plan.until_open()
+    assert plan.asked_within(2.0) == 0
+    assert plan.problem() == ""
+
+
+def test_a_watch_that_the_api_server_does_not_end_in_its_time_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, follow: Follow
+) -> None:
+    monkeypatch.setattr(watch, "SERVER_SECONDS", 1)
+    monkeypatch.setattr(traffic, "LATE_SECONDS", 0.2)
+    monkeypatch.setattr(traffic, "ANSWER_SECONDS", 0.3)
+    plan = follow(PLAN)
+    plan.until_open()
+    began = time.monotonic()
+    proxy.hang()
+    plan.until_problem("no answer")
+    assert time.monotonic() - began > 0.7
+    proxy.heal()
+    plan.until_open()
+    assert plan.lists == 1
+
+
+def test_watches_that_are_dead_time_and_again_are_a_trouble(
+    monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, follow: Follow
+) -> None:
+    monkeypatch.setattr(watch, "SERVER_SECONDS", 1)
+    monkeypatch.setattr(traffic, "LATE_SECONDS", 0.2)
+    monkeypatch.setattr(traffic, "BRIEF_SECONDS", 0.1)
+    proxy.mishandle(Manner.SILENCE_MIDWAY, watch=True, times=math.inf)
+    plan = follow(PLAN)
+    plan.until_problem("it breaks off time and again")
+    proxy.heal()
+    plan.until_open()
+
+
+def test_the_kernel_asks_after_an_api_server_that_says_nothing(pods: Follower) -> None:
+    (transport,) = pods.watch._traffic._streams
+    connection = transport.get_extra_info("socket")
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert tuple(connection.getsockopt(socket.IPPROTO_TCP, option) for option in options) == traffic.KEEPALIVE
 
 
 def test_the_ca_is_read_anew_now_and_then_without_another_list(

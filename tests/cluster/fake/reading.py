@@ -19,7 +19,8 @@ Object = dict[str, Any]
 Query = Mapping[str, str]
 
 BOOKMARK_INTERVAL = 60.0
-"""Seconds between two bookmarks of a watch; it gets two more shortly before its end."""
+"""Seconds between two bookmarks of a watch; it gets two more shortly before its end. None comes as long as nothing of
+the kind has changed since the server came up."""
 _LONGEST_WATCH = 1800.0
 
 
@@ -88,7 +89,8 @@ class Watching:
                 if time.monotonic() >= self._until:
                     return
                 bookmark = next(self._bookmarks, self._until)
-                yield {"type": "BOOKMARK", "object": self._bookmark()}
+                if self._store.has_changed(self._kind):
+                    yield {"type": "BOOKMARK", "object": self._bookmark()}
                 continue
             if change is None:
                 return

@@ -105,7 +105,9 @@ class Service:
         try:
             await response.prepare(request)
             async for line in watching.lines():
-                await response.write(_dumps(line).encode() + b"\n")
+                # Clients know a bookmark by how its line begins.
+                head = f'{{"type":"{line["type"]}","object":'
+                await response.write(f"{head}{_dumps(line['object'])}}}\n".encode())
             await response.write_eof()
         except ConnectionError:
             pass  # whoever watched is gone

@@ -99,6 +99,10 @@ class Store:
         shelf = self._shelves[kind]
         return shelf.history[-1].revision if shelf.history else shelf.oldest
 
+    def has_changed(self, kind: Kind) -> bool:
+        """Whether anything of this kind was written since the server came up."""
+        return bool(self._shelves[kind].history)
+
     def since(self, kind: Kind, revision: int) -> list[Change]:
         """What happened after a revision. `TooOldError` where that is forgotten."""
         shelf = self._shelves[kind]
