@@ -9,7 +9,8 @@ QUICK := --no-compile
 # What takes its time: outages, whole processes and earlier releases, on the small API server as on the real one; and,
 # which needs nothing but this machine, agents that are killed at any moment, commands with everything that they can
 # meet, the longest of those that look for counterexamples, what a real Prometheus is asked, what a package index has of
-# what is locked, floods and storms of hostile pods, and agents without one right or another.
+# what is locked, floods and storms of hostile pods, agents without one right or another, watches in which nothing comes,
+# captures of whole nodes, and what a browser shows.
 SLOW_API := tests/api/test_api_faults.py tests/api/test_api_refused.py tests/api/test_api_process.py \
 	tests/api/test_api_upgrade.py
 SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py tests/cli/test_cli_faults.py \
@@ -23,7 +24,8 @@ SLOW := tests/control/test_control_kill.py tests/control/test_steps_kill.py test
 	tests/fuzz/test_fuzzed.py tests/fuzz/test_sizes.py tests/fuzz/test_run.py tests/fuzz/test_damaged_snapshot.py \
 	tests/faults/test_host_faults.py tests/faults/test_npu_smi_faults.py tests/faults/test_call_faults.py \
 	tests/faults/test_api_faults.py tests/faults/test_kubelet_faults.py tests/faults/test_doctor_faults.py \
-	tests/kube/test_bounds.py
+	tests/kube/test_bounds.py tests/kube/test_watch.py tests/api/test_api_plan_gone.py tests/cli/test_cli_capture.py \
+	tests/telemetry/test_page_in_browser.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo picture test test-slow test-api test-e2e test-vm faults fuzz soak lint format bench bench-compare \
