@@ -122,9 +122,11 @@ def busiest_second(requests: Sequence[Request]) -> int:
 
 
 def unselected(requests: Sequence[Request]) -> int:
-    """LISTs and WATCHes of more than one node's objects, and LISTs that are not answered from the watch cache."""
+    """LISTs and WATCHes of more than one node's objects, and LISTs that are not answered from the watch cache but for
+    those of one object by its name."""
     return sum(
-        not request.query.get("fieldSelector") or not request.query.get("resourceVersion")
+        not (selector := request.query.get("fieldSelector", ""))
+        or not (request.query.get("resourceVersion") or selector.startswith("metadata.name="))
         for request in requests
         if request.verb in ("list", "watch")
     )

@@ -91,7 +91,7 @@ class ClusterAgent:
         )
         self._spread = Spread(settings.api_jitter)
         self.watches = (
-            self._watch(Subject("", "v1", "pods", "Pod", f"spec.nodeName={node}"), self.pods),
+            self._watch(Subject("", "v1", "pods", "Pod", f"spec.nodeName={node}", namespaced=True), self.pods),
             self._watch(Subject(GROUP, VERSION, PLURAL, KIND, f"metadata.name={node}"), self.plan),
         )
         self._pod_resources: PodResourcesPoll | None = None

@@ -67,6 +67,8 @@ class Subject:
     plural: str
     kind: str
     field_selector: str
+    namespaced: bool = False
+    """Whether its objects are in namespaces. Those of all are watched."""
 
 
 class Traffic:
@@ -281,10 +283,13 @@ class Traffic:
 
     async def _is_restored(self, url: URL) -> bool:
         """Whether the versions that we know are none of the store's, as after it was restored. Else this API server is
-        behind, and a LIST of it would be of the past: of a plan that somebody has changed since. A LIST of one object
-        without a version is of the store itself, and says how far that is."""
+        behind, and a LIST of it would be of the past: of a plan that somebody has changed since. A LIST without a
+        version is of the store itself, and says how far that is, be it empty. One object, by its whole name, is one
+        key of etcd's; for any other selector the API server reads all of the cluster's until one fits."""
         assert self._session is not None
-        one = url.with_query(fieldSelector=self._subject.field_selector, limit="1")
+        if self._subject.namespaced:
+            url = url.parent / "namespaces/default" / self._subject.plural
+        one = url.with_query(fieldSelector="metadata.name=cpubind")
         try:
             headers = {"Authorization": f"Bearer {self._access.token()}"}
             async with (

@@ -20,7 +20,7 @@ from tests.cluster.fault_proxy import FaultProxy
 T = TypeVar("T")
 
 NODE = "node-a"
-PODS = Subject("", "v1", "pods", "Pod", f"spec.nodeName={NODE}")
+PODS = Subject("", "v1", "pods", "Pod", f"spec.nodeName={NODE}", namespaced=True)
 PLAN = Subject("cpubind.dev", "v1alpha1", "cpubindingplans", "CpuBindingPlan", f"metadata.name={NODE}")
 
 
