@@ -53,16 +53,21 @@ class AgentProcess:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("CPUBIND_", "KUBERNETES_"))}
         if server is not None:
             inherited |= {"KUBERNETES_SERVICE_HOST": server[0], "KUBERNETES_SERVICE_PORT": str(server[1])}
+        cluster: tuple[str, ...] = (
+            *("--service-account-dir", str(account), "--health-address", f"127.0.0.1:{self.health}"),
+            *("--status-interval", "0.3", "--api-jitter", "0"),
+        )
+        if "--standalone" in args:
+            cluster = ()
         self.begun = time.monotonic()
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "agent", "run", "--node-name", NODE, "--npu-smi", str(npu_smi)),
                     *("--host-root", str(root)),
-                    *("--service-account-dir", str(account), "--log-format", "json"),
+                    *("--log-format", "json", "--sweep-interval", "0.2", *cluster),
                     *("--journal-file", str(folder / "journal.json"), "--lock-file", str(folder / "lock")),
-                    *("--health-address", f"127.0.0.1:{self.health}", "--metrics-address", f"127.0.0.1:{self.metrics}"),
-                    *("--sweep-interval", "0.2", "--status-interval", "0.3", "--api-jitter", "0", *args),
+                    *("--metrics-address", f"127.0.0.1:{self.metrics}", *args),
                 ],
                 stderr=log,
                 env=inherited | {"CPUBIND_ARCHITECTURE": "x86_64"} | environment,
