@@ -16,6 +16,7 @@ Where kopf (1.45) would ask too often, or too long in vain, it is mended here:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import ssl
@@ -159,7 +160,8 @@ class Traffic:
     async def close(self) -> None:
         # A watch that is left is closed by TLS's own good-bye, for which asyncio waits until the API server answers it.
         for transport in list(self._streams):
-            transport.abort()
+            with contextlib.suppress(AttributeError):  # of Python 3.11.2, where the stream has ended by itself
+                transport.abort()
         if self._session is not None:
             await self._session.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -71,6 +72,7 @@ class TlsServer:
         connections = self._server.connections if self._server is not None else []
         open_ones = [one.transport for one in connections if one.transport is not None]
         for transport in open_ones:
-            transport.abort()
+            with contextlib.suppress(AttributeError):  # of Python 3.11.2, where the client has ended it
+                transport.abort()
         await asyncio.sleep(0)
         return len(open_ones)

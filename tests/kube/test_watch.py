@@ -355,6 +355,22 @@ def test_watches_that_are_dead_time_and_again_are_a_trouble(
     plan.until_open()
 
 
+def test_streams_that_have_ended_by_themselves_are_left_in_order(pods: Follower) -> None:
+    """Python 3.11.2, which is Debian 12's, cannot abort a TLS stream that was closed twice."""
+
+    class Ended:
+        def abort(self) -> None:
+            raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+    ended = Ended()
+    pods.watch._traffic._streams.add(ended)  # type: ignore[arg-type]
+    pods.watch.stop(10)
+    assert not pods.alive
+    session = pods.watch._traffic._session
+    assert session is not None
+    assert session.closed
+
+
 def test_the_kernel_asks_after_an_api_server_that_says_nothing(pods: Follower) -> None:
     (transport,) = pods.watch._traffic._streams
     connection = transport.get_extra_info("socket")
