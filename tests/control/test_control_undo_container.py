@@ -162,3 +162,19 @@ def test_a_worker_that_let_go_of_its_npu_stays_bound_until_its_pod_opts_out(rig:
     assert is_free(worker)
     assert free(child)
     assert rig.events() == [("CpuReleased", "llm-0")]
+
+
+def test_a_pod_that_opts_out_after_its_only_worker_ended_gets_back_what_that_left(rig: Rig) -> None:
+    (worker,), (other,) = start(rig, 0), start(rig, 1, name="stays")
+    rig.settle()
+    left, theirs = orphan(worker), orphan(other)
+    worker.end()
+    other.end()
+    rig.sweep()
+    rig.restart()
+    rig.settle()
+    opt_out(rig, worker)
+    assert free(left)
+    assert not free(theirs)
+    assert [entry.process for entry in rig.agent.planner.journal.workers] == [other.identity]
+    assert ("CpuReleased", "llm-0") in rig.events()
