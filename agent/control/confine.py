@@ -284,7 +284,15 @@ class Confiner:
                 thread, mask, fixed = self._thread(tasks, name, online)
                 if thread is None or fixed or (settled and mask == allowed):
                     return False
-                was, ours = before(mask, held.noted(process, thread), given, allowed)
+                noted = held.noted(process, thread)
+                was, ours = before(mask, noted, given, allowed)
+                if (
+                    noted is not None
+                    and mask == allowed
+                    and not settled
+                    and not all(noted - o & allowed for o in given.offs)
+                ):
+                    was, ours = noted, True  # its cpuset lost all that it was told, and it remembers that
                 if not ours or (mask == was & allowed and (settled or was.isdisjoint(off))):
                     return False
                 if not self._write(tasks, name, was if was & allowed else EVERY_CPU, online, count):

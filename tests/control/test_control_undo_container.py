@@ -178,3 +178,21 @@ def test_a_pod_that_opts_out_after_its_only_worker_ended_gets_back_what_that_lef
     assert not free(theirs)
     assert [entry.process for entry in rig.agent.planner.journal.workers] == [other.identity]
     assert ("CpuReleased", "llm-0") in rig.events()
+
+
+def test_what_a_worker_left_that_remembers_cpus_which_its_cpuset_has_lost_is_given_back(rig: Rig) -> None:
+    """Since Linux 6.2 it would have them again once the cpuset does; until then it looks as if it were free."""
+    (worker,) = start(rig, 0)
+    rig.settle()
+    left = orphan(worker)
+    worker.end()
+    with_all = rig.node.kernel.allowed(left.tid)
+    rig.node.kernel.write_cpuset(left.cgroup, CpuSet.parse("0-95"))
+    assert str(left.mask) == "0-95"
+    rig.sweep()
+    rig.restart()
+    rig.settle()
+    opt_out(rig, worker)
+    assert rig.agent.planner.journal.workers == ()
+    rig.node.kernel.write_cpuset(left.cgroup, with_all)
+    assert left.mask == with_all
