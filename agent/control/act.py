@@ -291,7 +291,7 @@ class Actor:
         if moved.problem is not None:
             stuck[process] = moved.problem
         elif binding.undone or not moved.threads:
-            del self._bindings[process]
+            self._undoer.forget(process)
         else:
             again = binding.undone = True
         # Where a pool is all that a cpuset has, threads that are free look as if they were not.

@@ -62,7 +62,7 @@ class Surroundings:
 class Undoer:
     """Takes bindings back, one at a time."""
 
-    def __init__(self, binder: ThreadBinder, bindings: Mapping[ProcessId, Binding]) -> None:
+    def __init__(self, binder: ThreadBinder, bindings: dict[ProcessId, Binding]) -> None:
         self._binder = binder
         self._bindings = bindings
 
@@ -79,6 +79,16 @@ class Undoer:
         pools = [other.pool for other in self._neighbours(process)]
         beside = self._release_beside(process, around, pool, unless=pools, remembering=not binding.released)
         return _sum(own, inherited, beside)
+
+    def forget(self, process: ProcessId) -> None:
+        """Takes a worker that was given back off the bindings. For those that are still bound in its container it is
+        one of the other processes from now on, so that they get to know which of its threads have masks of their own.
+        """
+        binding = self._bindings[process]
+        if binding.masks and self._binder.lives(process):
+            for other in self._neighbours(process):
+                other.masks = {**binding.masks, **other.masks}
+        del self._bindings[process]
 
     def free_orphans(self, process: ProcessId, around: Surroundings) -> Moved:
         """Gives back what is still on CPUs that a worker has left, and on none that a worker of its container has."""
@@ -115,7 +125,10 @@ class Undoer:
         except Refused as refused:
             return Moved(0, refused.problem)
         whole = around.lacking(pool if remembering else EMPTY)
-        return self._binder.release_all(beside, pool=pool, online=around.online, unless=unless, whole=whole)
+        masks = self._bindings[process].masks
+        return self._binder.release_all(
+            beside, pool=pool, online=around.online, unless=unless, masks=masks, whole=whole
+        )
 
     def _beside(self, process: ProcessId, around: Surroundings) -> list[ProcessId]:
         """Who else is in its container: neither a worker, nor descended from one that is alive. Refused where processes

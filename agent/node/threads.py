@@ -38,8 +38,7 @@ from agent.node.targets import Targets
 from agent.node.taskdir import TaskDir
 
 _NOTHING: Mapping[ThreadId, CpuSet] = MappingProxyType({})
-WholeOf = Callable[[int], CpuSet | None]
-"""Pid -> what `ThreadBinder.release` calls the whole of it."""
+WholeOf = Callable[[int], CpuSet | None]  # pid -> what `ThreadBinder.release` calls the whole of it
 
 
 class ThreadBinder:
@@ -184,10 +183,10 @@ class ThreadBinder:
         pool: CpuSet,
         online: CpuSet,
         unless: Collection[CpuSet] = (),
+        masks: Mapping[ThreadId, CpuSet] = _NOTHING,
         whole: WholeOf = lambda _pid: None,
     ) -> Moved:
-        """`release` for processes that were never bound themselves. Threads whose mask lies within one of `unless` are
-        left alone. Raises nothing."""
+        """`release` for processes that are not bound. Threads whose mask lies within one of `unless` are left alone."""
         moved, problem = 0, None
         for process in processes:
             try:
@@ -195,7 +194,8 @@ class ThreadBinder:
                 if tasks is None:
                     continue
                 with tasks:
-                    result = self._move(tasks, pool, EVERY_CPU, online, unless=unless, whole=whole(process.pid))
+                    cpuset = whole(process.pid)
+                    result = self._move(tasks, pool, EVERY_CPU, online, masks=masks, unless=unless, whole=cpuset)
             except Refused as refused:
                 result = Moved(0, refused.problem)
             moved += result.threads
