@@ -243,7 +243,7 @@ def source(
         )
         record, problem = read_journal(settings)
         record = record.of_boot(boot_id(root, recorded=True))
-        observer.adopt(worker.process for worker in record.workers)
+        observer.adopt({worker.process: worker.container for worker in record.workers})
         npu_smi = npu_smi_of(settings)
         problems = (*((problem,) if problem else ()), *(view.problems if view else ()))
         # A flag asks what would be, and is answered by itself.
@@ -273,7 +273,7 @@ def source(
         # A recording without the boot's id is of the boot that its journal is of.
         boot = boot_id(opened.root, recorded=True) or journal.boot_id
         journal = journal.of_boot(boot)
-        observer.adopt(worker.process for worker in journal.workers)
+        observer.adopt({worker.process: worker.container for worker in journal.workers})
         problems = (*opened.problems, *((damage,) if damage else ()), *unread)
         yield Source(
             observer,

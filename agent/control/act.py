@@ -110,6 +110,11 @@ class Actor:
         """Workers in which anything may have been done to a thread that has not been undone."""
         return frozenset(self._bindings)
 
+    @property
+    def homes(self) -> dict[ProcessId, str]:
+        """`bindings` -> the keys of their containers."""
+        return {process: binding.container for process, binding in self._bindings.items()}
+
     def in_force(self, plan: Plan, act: ActResult, spec: Spec) -> dict[ProcessId, Roles]:
         """Bound workers -> their roles, after a pass, in a dry run also those that would be. Among them are those that
         are not seen on their NPU just now, that keep what they have while there is no plan for them, and whose threads
@@ -226,9 +231,10 @@ class Actor:
                 result.returned[process] = moved
         # One that is not seen on its NPU any more stays bound, for as long as it lives.
         living = planned | {process for process in self._bindings.keys() - planned if self.binder.lives(process)}
-        for process in self._dismissed(seen, living):
+        dismissed = self._dismissed(seen, living)
+        for process in dismissed:
             replan |= self._undo(process, around, counts=result.undone, stuck=result.stuck)
-        for process in self._bindings.keys() - living:
+        for process in self._bindings.keys() - living - set(dismissed):
             if not self._undoer.haunted(process, living, around):
                 del self._bindings[process]
         self.binder.retain(living)
@@ -259,10 +265,11 @@ class Actor:
         return due
 
     def _dismissed(self, seen: Observation, living: Collection[ProcessId]) -> list[ProcessId]:
-        """Bound workers whose pods say that they are not to be, and those that ended in the same containers."""
+        """Bound workers whose pods say that they are not to be, and those that ended in the same containers. Each once:
+        a second look is for the next pass."""
         dismissed = [process for process in self._bindings if process in seen.dismissed]
         containers = {self._bindings[process].container for process in dismissed}
-        ended = self._bindings.keys() - living
+        ended = self._bindings.keys() - living - set(dismissed)
         return dismissed + [process for process in ended if self._bindings[process].container in containers]
 
     def _undo(
@@ -284,7 +291,7 @@ class Actor:
         if moved.problem is not None:
             stuck[process] = moved.problem
         elif binding.undone or not moved.threads:
-            del self._bindings[process]
+            self._undoer.forget(process)
         else:
             again = binding.undone = True
         # Where a pool is all that a cpuset has, threads that are free look as if they were not.

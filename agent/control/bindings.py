@@ -20,7 +20,8 @@ class Binding:
     container: str = ""
     """Key of its container."""
     masks: Mapping[ThreadId, CpuSet] = field(default_factory=dict)
-    """Its threads that had a mask narrower than their cpuset before the first binding -> that mask."""
+    """Its threads that had a mask narrower than their cpuset before the first binding -> that mask; and those of former
+    workers of its container."""
     left: CpuSet = EMPTY
     """The CPUs that it had before these, on which something that came of it may still be."""
     told: CpuSet = EMPTY

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from agent.control.confinement import Confinement, ConfineOutcome, ConfineResult, Given, Held, Verdict, before, judge
 from agent.control.journal import ConfinedProcess
-from agent.model.cpuset import EMPTY, CpuSet
+from agent.model.cpuset import EMPTY, CpuSet, union
 from agent.model.reason import Problem, Reason, Refused
 from agent.model.workload import ProcessId, ThreadId, Worker
 from agent.node.binding import DENIED
@@ -272,9 +272,10 @@ class Confiner:
         self._look(process, look, count)
 
     def _free(self, process: ProcessId, held: Held, online: CpuSet, count: _Count, *, settled: bool) -> None:
-        """Gives back what a process was given. `settled`: a thread that has its whole cpuset is free; else it may have
-        been told otherwise, where the cpuset had those CPUs once."""
+        """Gives back what a process was given. `settled`: a thread that has all that it should have of its cpuset is
+        free; else it may have been told otherwise, where the cpuset had those CPUs once."""
         given = held.given()
+        off = union(given.offs)
 
         def look(tasks: TaskDir) -> None:
             allowed = self._allowed(process, online)
@@ -283,8 +284,16 @@ class Confiner:
                 thread, mask, fixed = self._thread(tasks, name, online)
                 if thread is None or fixed or (settled and mask == allowed):
                     return False
-                was, ours = before(mask, held.noted(process, thread), given, allowed)
-                if not ours or mask == was & allowed:
+                noted = held.noted(process, thread)
+                was, ours = before(mask, noted, given, allowed)
+                if (
+                    noted is not None
+                    and mask == allowed
+                    and not settled
+                    and not all(noted - o & allowed for o in given.offs)
+                ):
+                    was, ours = noted, True  # its cpuset lost all that it was told, and it remembers that
+                if not ours or (mask == was & allowed and (settled or was.isdisjoint(off))):
                     return False
                 if not self._write(tasks, name, was if was & allowed else EVERY_CPU, online, count):
                     return False

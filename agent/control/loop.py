@@ -89,7 +89,7 @@ class Agent:
         self.tally = Tally(parts.steps.memory.outcomes)
         parts.steps.changed = self.wake
         parts.actor.watched.added = self.wake
-        parts.observer.adopt(parts.actor.bindings)
+        parts.observer.adopt(parts.actor.homes)
         parts.observer.settling.settled = record.settled
         self.passes = 0
         self.last_act = ActResult()
@@ -282,7 +282,7 @@ class Agent:
         self.last_act = acted.after(self.last_act)
         self.last_steps = done.after(self.last_steps)
         steps.retain({*actor.bindings, *(entry.worker.process for entry in plan.workers), *seen.dismissed})
-        observer.bound = actor.bindings
+        observer.bound = actor.homes
 
     def _plan(self, inventory: Inventory, seen: Observation, spec: Spec, now: float) -> Decision:
         settled = self.parts.observer.settling.settled
@@ -301,7 +301,7 @@ class Agent:
             self.last_act = actor.restore(around).after(self.last_act)
             if not (self.last_act.replan or self.last_steps.again):
                 break
-        observer.bound = actor.bindings
+        observer.bound = actor.homes
 
     def _end_steps(self) -> None:
         """Memory that is being moved is left where it is by now, and noted so."""

@@ -7,7 +7,7 @@ What can't be read is a `Problem` beside what could; only a node whose CPUs can'
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -155,12 +155,13 @@ class Observer:
         self.cause: Cause | None = None
         """Why the last look read the process table; None when it did not."""
         self.settling = Settling(patient=patient)
-        self.bound: frozenset[ProcessId] = frozenset()
-        """The workers that are bound, for whoever acts to say: of these it stays so where nothing is known."""
+        self.bound: Mapping[ProcessId, str] = {}
+        """The workers that are bound -> keys of their containers, for whoever acts to say: of these it stays so where
+        nothing is known."""
 
-    def adopt(self, processes: Iterable[ProcessId]) -> None:
+    def adopt(self, bound: Mapping[ProcessId, str]) -> None:
         """Workers that an agent had bound before: those of which nothing is known stay so."""
-        self.bound = self.bound | frozenset(processes)
+        self.bound = {**self.bound, **bound}
 
     def topology(self, now: float) -> Topology:
         """The CPUs of the host; `Refused` where they can't be read."""
@@ -390,7 +391,16 @@ class Observer:
     def _idle(
         self, stats: Mapping[int, ProcessStat], found: Collection[int], pods: Sequence[Pod], notes: list[Problem]
     ) -> list[Candidate]:
-        """Bound workers that are on no NPU any more: they stay as they are unless their pods say otherwise."""
-        idle = [stat for p in sorted(self.bound) if p.pid not in found and (stat := stats.get(p.pid)) is not None]
+        """Bound workers that are on no NPU any more: they stay as they are unless their pods say otherwise. So does
+        what one has left that ended; whatever is in its container tells of its pod."""
+        living = {p for p in self.bound if (stat := stats.get(p.pid)) is not None and stat.start_time == p.start_time}
+        idle = [stats[p.pid] for p in sorted(living) if p.pid not in found]
         candidates = [self._candidate(stat, Attribution(()), pods, notes) for stat in idle]
-        return [candidate for candidate in candidates if candidate.process in self.bound]
+        ended = {p: key for p, key in sorted(self.bound.items()) if key and p not in living}
+        left = self.processes.members(set(ended.values()))
+        for process, key in ended.items():
+            beside = next((stats[p.pid] for p in left[key] if p.pid in stats), None)
+            if beside is not None:
+                candidate = self._candidate(beside, Attribution(()), pods, notes)
+                candidates.append(replace(candidate, process=process))
+        return candidates

@@ -64,7 +64,7 @@ class Sight:
     pods: Sequence[Pod] = ()
     """The same object while nothing changed. One that is equal may still mean that a pod was deleted."""
     cgroups: Cgroups = field(default_factory=dict)
-    bound: frozenset[ProcessId] = frozenset()
+    bound: Mapping[ProcessId, str] = field(default_factory=dict)
     spec: Hashable = None
 
 

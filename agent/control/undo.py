@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agent.control.bindings import Binding
 from agent.control.observe import Observer
-from agent.model.cpuset import CpuSet
+from agent.model.cpuset import EMPTY, CpuSet
 from agent.model.outcome import Moved
 from agent.model.reason import Refused
 from agent.model.workload import ProcessId
@@ -37,6 +37,15 @@ class Surroundings:
     cpuset: Callable[[int], CpuSet | None] = lambda _pid: None
     """The effective cpuset of a process; None where it is not known."""
 
+    def lacking(self, pool: CpuSet) -> Callable[[int], CpuSet | None]:
+        """Tells of a pid its cpuset where that lacks some of a pool: a thread that has all of it may remember those."""
+
+        def of(pid: int) -> CpuSet | None:
+            cpuset = self.cpuset(pid)
+            return None if cpuset is None or pool <= cpuset else cpuset
+
+        return of
+
     @property
     def children(self) -> Children:
         """As of this pass: for what is done once, such as giving back, and would not be done again for a child that was
@@ -53,7 +62,7 @@ class Surroundings:
 class Undoer:
     """Takes bindings back, one at a time."""
 
-    def __init__(self, binder: ThreadBinder, bindings: Mapping[ProcessId, Binding]) -> None:
+    def __init__(self, binder: ThreadBinder, bindings: dict[ProcessId, Binding]) -> None:
         self._binder = binder
         self._bindings = bindings
 
@@ -68,7 +77,18 @@ class Undoer:
             process, pool=pool, online=online, children=around.children, exclude=self._others(process), whole=whole
         )
         pools = [other.pool for other in self._neighbours(process)]
-        return _sum(own, inherited, self._release_beside(process, around, pool, unless=pools))
+        beside = self._release_beside(process, around, pool, unless=pools, remembering=not binding.released)
+        return _sum(own, inherited, beside)
+
+    def forget(self, process: ProcessId) -> None:
+        """Takes a worker that was given back off the bindings. For those that are still bound in its container it is
+        one of the other processes from now on, so that they get to know which of its threads have masks of their own.
+        """
+        binding = self._bindings[process]
+        if binding.masks and self._binder.lives(process):
+            for other in self._neighbours(process):
+                other.masks = {**binding.masks, **other.masks}
+        del self._bindings[process]
 
     def free_orphans(self, process: ProcessId, around: Surroundings) -> Moved:
         """Gives back what is still on CPUs that a worker has left, and on none that a worker of its container has."""
@@ -77,7 +97,8 @@ class Undoer:
         return self._release_beside(process, around, binding.left | binding.told, unless=pools)
 
     def haunted(self, process: ProcessId, living: Collection[ProcessId], around: Surroundings) -> bool:
-        """Whether something is left on the CPUs of a worker that ended, and they are those of no other."""
+        """Whether something is left on the CPUs of a worker that ended, or may be there again once its cpuset has all
+        of them, and they are those of no other."""
         binding = self._bindings[process]
         heirs = (self._bindings[heir] for heir in living if heir in self._bindings)
         if any(heir.container == binding.container and binding.given <= heir.given for heir in heirs):
@@ -86,16 +107,28 @@ class Undoer:
             beside = self._beside(process, around)
         except Refused:
             return True  # nobody knows
-        return self._binder.inhabits(beside, pool=binding.given, online=around.online)
+        given = binding.given
+        return self._binder.inhabits(beside, pool=given, online=around.online, whole=around.lacking(given))
 
     def _release_beside(
-        self, process: ProcessId, around: Surroundings, pool: CpuSet, unless: Collection[CpuSet]
+        self,
+        process: ProcessId,
+        around: Surroundings,
+        pool: CpuSet,
+        unless: Collection[CpuSet],
+        *,
+        remembering: bool = False,
     ) -> Moved:
+        """`remembering`: also what has its whole cpuset, and may have been told CPUs that this has lost."""
         try:
             beside = self._beside(process, around)
         except Refused as refused:
             return Moved(0, refused.problem)
-        return self._binder.release_all(beside, pool=pool, online=around.online, unless=unless)
+        whole = around.lacking(pool if remembering else EMPTY)
+        masks = self._bindings[process].masks
+        return self._binder.release_all(
+            beside, pool=pool, online=around.online, unless=unless, masks=masks, whole=whole
+        )
 
     def _beside(self, process: ProcessId, around: Surroundings) -> list[ProcessId]:
         """Who else is in its container: neither a worker, nor descended from one that is alive. Refused where processes

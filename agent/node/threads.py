@@ -18,7 +18,7 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -38,6 +38,7 @@ from agent.node.targets import Targets
 from agent.node.taskdir import TaskDir
 
 _NOTHING: Mapping[ThreadId, CpuSet] = MappingProxyType({})
+WholeOf = Callable[[int], CpuSet | None]  # pid -> what `ThreadBinder.release` calls the whole of it
 
 
 class ThreadBinder:
@@ -176,10 +177,16 @@ class ThreadBinder:
             return Moved(0, refused.problem)
 
     def release_all(
-        self, processes: Iterable[ProcessId], *, pool: CpuSet, online: CpuSet, unless: Collection[CpuSet] = ()
+        self,
+        processes: Iterable[ProcessId],
+        *,
+        pool: CpuSet,
+        online: CpuSet,
+        unless: Collection[CpuSet] = (),
+        masks: Mapping[ThreadId, CpuSet] = _NOTHING,
+        whole: WholeOf = lambda _pid: None,
     ) -> Moved:
-        """`release` for processes that were never bound themselves. Threads whose mask lies within one of `unless` are
-        left alone. Raises nothing."""
+        """`release` for processes that are not bound. Threads whose mask lies within one of `unless` are left alone."""
         moved, problem = 0, None
         for process in processes:
             try:
@@ -187,16 +194,19 @@ class ThreadBinder:
                 if tasks is None:
                     continue
                 with tasks:
-                    result = self._move(tasks, pool, EVERY_CPU, online, unless=unless)
+                    cpuset = whole(process.pid)
+                    result = self._move(tasks, pool, EVERY_CPU, online, masks=masks, unless=unless, whole=cpuset)
             except Refused as refused:
                 result = Moved(0, refused.problem)
             moved += result.threads
             problem = problem or result.problem
         return Moved(moved, problem)
 
-    def inhabits(self, processes: Iterable[ProcessId], *, pool: CpuSet, online: CpuSet) -> bool:
-        """Whether any thread of these has a mask ∩ `online` within `pool`. Of what can't be read nothing is known: it
-        counts as one that has."""
+    def inhabits(
+        self, processes: Iterable[ProcessId], *, pool: CpuSet, online: CpuSet, whole: WholeOf = lambda _pid: None
+    ) -> bool:
+        """Whether any thread of these has a mask ∩ `online` that is within `pool`, or its `whole`. Of what can't be
+        read nothing is known: it counts as one that has."""
         active, within = online.bits, pool.bits
         for process in processes:
             try:
@@ -204,8 +214,9 @@ class ThreadBinder:
                 if tasks is None:
                     continue
                 with tasks:
+                    unbound = (whole(process.pid) or EMPTY).bits & active
                     for mask in self._host.get_masks(list(tasks.entries())):
-                        if mask > 0 and (mask := mask & active) and not mask & ~within:
+                        if mask > 0 and (mask := mask & active) and (not mask & ~within or mask == unbound):
                             return True
             except Refused:
                 return True

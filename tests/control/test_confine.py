@@ -409,6 +409,33 @@ def test_what_ends_is_not_kept_for_ever(bench: Bench) -> None:
     assert sum(len(taken.masks) for taken in bench.confiner.taken) <= 2
 
 
+def test_one_whose_cpuset_has_lost_what_it_was_kept_off_is_told_what_it_had_all_the_same(bench: Bench) -> None:
+    """Else it remembers that, since Linux 6.2, when its cpuset has those CPUs again."""
+    bench.kernel.set_by_other(bench.pool.tid, NARROW)
+    other = CpuSet.parse("50-60")
+    unconcerned = bench.kernel.start_process("nginx", cgroup=bench.cgroup)
+    bench.kernel.set_by_other(unconcerned.tid, other)
+    bench.sweep()
+    bench.kernel.write_cpuset(bench.cgroup, CpuSet.parse("10-37,55-100"))
+    bench.sweep()
+    bench.restore_all()
+    bench.kernel.write_cpuset(bench.cgroup, ALL)
+    assert bench.pool.mask == NARROW
+    assert unconcerned.mask == other
+
+
+@pytest.mark.parametrize(("cpuset", "then"), [("38-100", NARROW), ("50-100", ALL)])
+def test_one_whose_cpuset_has_lost_all_that_it_was_told_does_not_have_that_again(
+    bench: Bench, cpuset: str, then: CpuSet
+) -> None:
+    bench.kernel.set_by_other(bench.pool.tid, NARROW)
+    bench.sweep()
+    bench.kernel.write_cpuset(bench.cgroup, CpuSet.parse(cpuset))
+    bench.restore_all()
+    bench.kernel.write_cpuset(bench.cgroup, ALL)
+    assert bench.pool.mask == then
+
+
 def test_what_somebody_else_moved_since_is_left_to_him(bench: Bench) -> None:
     bench.sweep()
     bench.kernel.set_by_other(bench.pool.tid, CpuSet.parse("7"))

@@ -162,3 +162,61 @@ def test_a_worker_that_let_go_of_its_npu_stays_bound_until_its_pod_opts_out(rig:
     assert is_free(worker)
     assert free(child)
     assert rig.events() == [("CpuReleased", "llm-0")]
+
+
+def test_a_pod_that_opts_out_after_its_only_worker_ended_gets_back_what_that_left(rig: Rig) -> None:
+    (worker,), (other,) = start(rig, 0), start(rig, 1, name="stays")
+    rig.settle()
+    left, theirs = orphan(worker), orphan(other)
+    worker.end()
+    other.end()
+    rig.sweep()
+    rig.restart()
+    rig.settle()
+    opt_out(rig, worker)
+    assert free(left)
+    assert not free(theirs)
+    assert [entry.process for entry in rig.agent.planner.journal.workers] == [other.identity]
+    assert ("CpuReleased", "llm-0") in rig.events()
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_masks_of_their_own_of_workers_of_one_container_are_not_taken_for_what_the_others_left(
+    rig: Rig, *, one_by_one: bool
+) -> None:
+    """One thread of each had chosen a CPU that lies in the other's pool by now."""
+    workers = start(rig, 0, 1)
+    own = [CpuSet.parse(cpu) for cpu in ("180", "150")]
+    for worker, cpu in zip(workers, own, strict=True):
+        rig.node.kernel.set_by_other(worker.threads[1].tid, cpu)
+    rig.settle()
+    assert all(cpu <= CpuSet.parse(rig.pools()[npu]) for npu, cpu in zip((1, 0), own, strict=True))
+    if one_by_one:
+        rig.node.kernel.denied = {workers[1].threads[0].tid}
+    opt_out(rig, workers[0])
+    if one_by_one:
+        rig.restart()
+        rig.settle()
+        rig.node.kernel.denied = set()
+        rig.sweep()
+    assert [worker.threads[1].mask for worker in workers] == own
+    assert free(*(task for worker in workers for task in worker.threads if task is not worker.threads[1]))
+    assert rig.agent.planner.journal.workers == ()
+
+
+def test_what_a_worker_left_that_remembers_cpus_which_its_cpuset_has_lost_is_given_back(rig: Rig) -> None:
+    """Since Linux 6.2 it would have them again once the cpuset does; until then it looks as if it were free."""
+    (worker,) = start(rig, 0)
+    rig.settle()
+    left = orphan(worker)
+    worker.end()
+    with_all = rig.node.kernel.allowed(left.tid)
+    rig.node.kernel.write_cpuset(left.cgroup, CpuSet.parse("0-95"))
+    assert str(left.mask) == "0-95"
+    rig.sweep()
+    rig.restart()
+    rig.settle()
+    opt_out(rig, worker)
+    assert rig.agent.planner.journal.workers == ()
+    rig.node.kernel.write_cpuset(left.cgroup, with_all)
+    assert left.mask == with_all

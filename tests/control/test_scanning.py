@@ -35,7 +35,7 @@ def quiet() -> Sight:
         kubelet=KubeletState("static", (ExclusiveGrant("u", "c", CpuSet.parse("8-9")),)),
         pods=PODS,
         cgroups={WORKER: ("/a", CpuSet.parse("0-63"), CpuSet.parse("0-63"))},
-        bound=frozenset({WORKER}),
+        bound={WORKER: ""},
         spec=Spec(),
     )
 
@@ -70,7 +70,7 @@ CHANGES: dict[Cause, list[Callable[[Sight], Sight]]] = {
         lambda s: replace(s, cgroups={WORKER: ("/a", CPUS, None)}),
         lambda s: replace(s, cgroups={ProcessId(4711, 100): ("/a", CPUS, CPUS)}),
     ],
-    Cause.BOUND: [lambda s: replace(s, bound=frozenset())],
+    Cause.BOUND: [lambda s: replace(s, bound={})],
     Cause.SPEC: [lambda s: replace(s, spec=Spec(reserved_cpus=CpuSet.parse("0-1")))],
 }
 
