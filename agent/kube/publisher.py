@@ -245,7 +245,9 @@ class Publisher:
                 if self._post(happening, subject, closed):
                     kept.pop()
         finally:
-            self._waiting.extendleft(reversed(kept[-MAX_WAITING:]))
+            # Others came meanwhile: of what is too much the oldest goes. A full deque drops at its other end.
+            room = MAX_WAITING - len(self._waiting)
+            self._waiting.extendleft(reversed(kept[-room:] if room else []))
         for error in closed.values():
             raise error
         return now + 60.0
