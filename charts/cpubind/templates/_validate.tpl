@@ -60,8 +60,10 @@ is of its form.
 {{- end -}}
 {{- /* Without an interval of its own it is Prometheus's, which is not known here. */ -}}
 {{- with .podMonitor -}}
-{{- if and .interval .scrapeTimeout (gt (include "cpubind.milliseconds" .scrapeTimeout | int64) (include "cpubind.milliseconds" .interval | int64)) -}}
+{{- if and .interval .scrapeTimeout -}}
+{{- if gt (include "cpubind.milliseconds" .scrapeTimeout | int64) (include "cpubind.milliseconds" .interval | int64) -}}
 {{- fail (printf "metrics.podMonitor.scrapeTimeout %s is longer than the interval %s: the Prometheus operator would not take the PodMonitor" .scrapeTimeout .interval) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
