@@ -52,7 +52,7 @@ def doctor(cluster: bool, output: str, **flags: Any) -> int:
     cpubind doctor                                         on the host, as root
     cpubind doctor -o json                                 name, result, message, without, fix of each
     cpubind doctor --cluster                               what `helm test` runs
-    kubectl exec -n cpubind ds/cpubind -- cpubind doctor   on a node of the cluster
+    kubectl exec -n NAMESPACE AGENT -- cpubind doctor      in the agent's pod, on its node
 
     ok: it is there. warn: workers are bound, and something else goes away. fail: nobody is bound. Exit 1 when anything
     failed.

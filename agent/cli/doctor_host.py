@@ -48,21 +48,23 @@ def host_checks(settings: Settings) -> Iterator[Check]:
             without=NOBODY,
             fix="run on the host, or in a pod with hostPID and the host's /proc below --host-root (the chart does)",
         )
-    yield from _namespaces(root)
+    events = _events(root) if live else None
+    yield from _namespaces()
+    yield _network(root, events)
     yield from _capabilities()
     yield from _mounts(root, spec)
     yield _architecture(settings, spec)
     yield from _npus(settings, spec)
     yield from _files(settings)
-    if live:
-        yield _events(root)
+    if events is not None:
+        yield events
     yield _taskstats()
     yield _irqbalance(root, spec)
     yield _memory(root, spec)
     yield from _kubelet(root)
 
 
-def _namespaces(root: Path) -> Iterator[Check]:
+def _namespaces() -> Iterator[Check]:
     for kind, without, fix in (
         ("pid", "pids of npu-smi and of the kernel's events name other processes", "hostPID: true (the chart sets it)"),
         ("user", "capabilities count for nothing outside of it", "hostUsers: true, or run outside of a user namespace"),
@@ -74,21 +76,28 @@ def _namespaces(root: Path) -> Iterator[Check]:
                 yield lacking(f"{kind} namespace", "one of its own", without=without, fix=fix)
             case None:
                 yield lacking(f"{kind} namespace", f"/proc/self/ns/{kind} cannot be read", without=without, fix=fix)
+
+
+def _network(root: Path, events: Check | None) -> Check:
+    """What the host's is needed for is the socket of events: where one was had nothing is missing, whatever the rights.
+    `events` is None where it was not tried."""
+    name = "network namespace"
     same = prerequisites.in_host_network(root)
-    reach = {Capability.SYS_ADMIN, Capability.SYS_PTRACE} <= capabilities()
     if same:
-        yield good("network namespace", "the host's")
-    elif same is False and reach:
-        yield good("network namespace", "one of its own; the host's is entered for one socket, that of events")
-    elif same is None and reach:
-        yield good("network namespace", "cannot be seen from here: whether events come is checked below")
-    else:
-        yield lacking(
-            "network namespace",
-            "one of its own, and the host's cannot be entered" if same is False else "the host's cannot be seen",
-            without="no process events: new threads are put in place by the next sweep (5 s), not at once",
-            fix=f"hostNetwork=true, or SYS_ADMIN and SYS_PTRACE: {PRIVILEGED}",
+        return good(name, "the host's")
+    if events is not None and events.result == "ok":
+        own = "one of its own; the host's is entered for one socket, that of events"
+        return good(name, "cannot be seen from here; the socket of events is in the host's" if same is None else own)
+    if {Capability.SYS_ADMIN, Capability.SYS_PTRACE} <= capabilities():
+        return good(
+            name, "cannot be seen from here" if same is None else "one of its own; there is a way to the host's"
         )
+    return lacking(
+        name,
+        "one of its own, and the host's cannot be entered" if same is False else "the host's cannot be seen",
+        without="no process events: new threads are put in place by the next sweep (5 s), not at once",
+        fix=f"hostNetwork=true, or SYS_ADMIN and SYS_PTRACE: {PRIVILEGED}",
+    )
 
 
 def _capabilities() -> Iterator[Check]:

@@ -142,14 +142,22 @@ def explain(access: tuple[str | None, str | None], pod: str, namespace: str | No
             for line in stranger_lines(plans, manifest, printable(where, 80), printable(name, 80)):
                 click.echo(line, err=True)
             if manifest is not None:
-                click.echo(f"AGENT is the agent's pod on that node: {AGENTS}", err=True)
-                click.echo(f"What it sees: kubectl exec -n cpubind AGENT -- cpubind explain {where}/{name}", err=True)
+                click.echo(_AGENT, err=True)
+                click.echo(f"What it sees: {_inside(where, name)}", err=True)
             return 1
     for line in lines:
         click.echo(line)
-    click.echo(f"AGENT is the agent's pod on that node: {AGENTS}")
-    click.echo(f"Each step of the rule: kubectl exec -n cpubind AGENT -- cpubind explain {where}/{name}")
+    click.echo(_AGENT)
+    click.echo(f"Each step of the rule: {_inside(where, name)}")
     return 0
+
+
+_AGENT = f"AGENT is the agent's pod on that node, NAMESPACE its namespace: {AGENTS}"
+
+
+def _inside(namespace: str, pod: str) -> str:
+    """What to type for the agent's own view. In which namespace the release is no plan says."""
+    return f"kubectl exec -n NAMESPACE AGENT -- cpubind explain {namespace}/{pod}"
 
 
 def _print(document: dict[str, Any], output: str) -> None:

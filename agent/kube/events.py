@@ -126,7 +126,8 @@ class EventBook:
         run = "" if happening.standing else f"{self.start}/{self._number}"
         self._number += 1
         digest = hashlib.sha256("\0".join((*key, run)).encode()).hexdigest()[:16]
-        name = f"{subject.name[:230]}.{digest}"
+        # A name that is cut at a dot or a hyphen would be none any more: each part ends in a letter or a digit.
+        name = f"{subject.name[:230].rstrip('.-')}.{digest}"
         self._posted[key] = _Posted(name, now)
         while len(self._posted) > MAX_REMEMBERED:
             self._posted.popitem(last=False)

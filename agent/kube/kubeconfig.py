@@ -12,7 +12,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import urllib3
-from kubernetes import client, config
+from kubernetes import client
+from kubernetes.config.kube_config import ConfigNode, KubeConfigLoader, KubeConfigMerger
 
 from agent import __version__
 from agent.kube.access import Access
@@ -40,18 +41,23 @@ class UserAccess(Api):
         documents = _documents(files)
         try:
             name, active = _context(list(documents.values()), context)
+            # By the files, so that a token that the client renews is kept there, as kubectl keeps it.
+            merged = KubeConfigMerger(os.pathsep.join(documents))  # type: ignore[no-untyped-call]
+            _complete(merged.config, active)
             with _errors_raised():
-                config.load_kube_config(  # type: ignore[no-untyped-call]
-                    os.pathsep.join(documents), name, client_configuration=configuration
-                )
+                KubeConfigLoader(  # type: ignore[no-untyped-call]
+                    merged.config, name, config_base_path="", config_persister=merged.save_changes
+                ).load_and_set(configuration)
             if "://" not in configuration.host:  # it would be asked in the clear
                 raise ValueError(f"the server {configuration.host} has no https:// before it")
             if str(configuration.proxy).startswith("socks") and find_spec("socks") is None:
                 raise ValueError("its SOCKS proxy takes PySocks (pip install PySocks)")
-            # Of a file it has its last newline, too. It is not asked for again, be it about to expire: a command takes
-            # seconds, and a plugin may be a person who logs in.
+            # It is not asked for again, be it about to expire: a command takes seconds, and a plugin may be a person
+            # who logs in.
             for key, token in configuration.api_key.items():
-                configuration.api_key[key] = token.strip()
+                configuration.api_key[key] = token.strip()  # a plugin's may have a last newline
+                if not (token.isascii() and token.strip().isprintable()):
+                    raise ValueError("its token is none: it has bytes that no token has")
             configuration.refresh_api_key_hook = None
         except Exception as error:  # the client takes what it reads for well formed, and Python raises what it likes
             raise _refused(files, " ".join(str(error).split()) or type(error).__name__) from None
@@ -104,6 +110,41 @@ def _context(documents: list[Any], name: str | None) -> tuple[str, Mapping[str, 
         if other := next((key for key in about if key in ("as", "as-uid", "as-groups", "as-user-extra")), ""):
             raise ValueError(f"user {user} acts as somebody else ({other}), which is not done here")
     return name, context
+
+
+def _complete(config: ConfigNode, context: Mapping[str, Any]) -> None:
+    """Makes cluster and user of the context mean to the client what they mean to kubectl: a path is relative to the
+    file in which it stands, and what is empty is not there. For the client certificates of a user are relative to the
+    file of the cluster, and an empty value counts more than a file."""
+    for what, key in (("clusters", "cluster"), ("users", "user")):
+        entries = config.value[what]
+        for number, entry in enumerate(entries):
+            if entry.value.get("name") != context.get(key):
+                continue
+            folder = os.path.abspath(os.path.dirname(entry.path))  # noqa: PTH100, PTH120
+            about = {name: value for name, value in (entry.value.get(key) or {}).items() if value not in (None, "")}
+            for name in about.keys() & _PATHS:
+                about[name] = os.path.join(folder, about[name])  # noqa: PTH118
+            plugin = about.get("exec")
+            if isinstance(plugin, Mapping) and "/" in str(plugin.get("command")):  # else it is looked for in $PATH
+                about["exec"] = {**plugin, "command": os.path.join(folder, plugin["command"])}  # noqa: PTH118
+            if file := about.pop("tokenFile", None):
+                about["token"] = _token(file) or about.get("token")
+                if not about["token"]:
+                    raise ValueError(f"its tokenFile {file} cannot be read, or nothing is in it")
+            entries[number] = ConfigNode(entry.name, {**entry.value, key: about}, entry.path)  # type: ignore[no-untyped-call]
+
+
+_PATHS: Final = frozenset({"certificate-authority", "client-certificate", "client-key", "tokenFile"})
+
+
+def _token(file: str) -> str:
+    """What is in a tokenFile, which counts more than a token beside it (client-go's BearerTokenFile); empty where it
+    can't be read, when that one serves. client-go reads it again each minute; no command here takes as long."""
+    try:
+        return (read_text(file, Reason.API_UNREACHABLE, limit=MAX_BYTES) or "").strip()
+    except Refused:
+        return ""
 
 
 def _named(what: str, name: object, documents: list[Any]) -> Mapping[str, Any]:

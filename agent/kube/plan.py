@@ -48,25 +48,36 @@ class PlanResource:
     def replace(self, objects: Iterable[Mapping[str, Any]]) -> None:
         """What a LIST gave: this node's plan, or nothing."""
         found = next((one for one in objects if _name(one) == self.node), None)
-        self._take(found)
+        with self._lock:
+            changed = self._take(found)
+        self._tell(changed)
 
     def apply(self, kind: str, document: Mapping[str, Any]) -> None:
         """One event of a WATCH, or the answer to a write of our own (MODIFIED)."""
         if _name(document) != self.node:
             return
+        # The two come in threads of their own: between the look at what there is and its change neither may come in
+        # between, or an edit of somebody's would be lost to the older answer.
         with self._lock:
             present = self._object
-        if kind == "DELETED":
-            # The deletion of an older object can arrive after its successor was made.
-            if present is None or _uid(present) == _uid(document):
-                self._take(None)
-        elif present is None or not _older(document, present):
-            self._take(document)
+            if kind == "DELETED":
+                # The deletion of an older object can arrive after its successor was made.
+                if present is not None and _uid(present) != _uid(document):
+                    return
+                changed = self._take(None)
+            elif present is not None and _older(document, present):
+                return
+            else:
+                changed = self._take(document)
+        self._tell(changed)
 
-    def _take(self, found: Mapping[str, Any] | None) -> None:
-        with self._lock:
-            changed = not self._known or _of_people(found) != _of_people(self._object)
-            self._known, self._object = True, found
+    def _take(self, found: Mapping[str, Any] | None) -> bool:
+        """Whether that matters to the agent. The lock is held."""
+        changed = not self._known or _of_people(found) != _of_people(self._object)
+        self._known, self._object = True, found
+        return changed
+
+    def _tell(self, changed: bool) -> None:
         self.stirred.set()
         if changed:
             self._changed()

@@ -77,17 +77,20 @@ class Publisher:
         pod_uid: Callable[[str, str], str],
         *,
         resource_missing: Callable[[], bool] = lambda: False,
+        made: Callable[[Mapping[str, Any]], None] = lambda _object: None,
         interval: float = 10.0,
         backoffs: Backoffs | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`pod_uid` gives the uid of a living pod by namespace and name, or "". `resource_missing` says whether it is
-        known that no plan can be made: then nobody has to be asked."""
+        known that no plan can be made: then nobody has to be asked. `made` takes each plan that a write was answered
+        with."""
         self._api = api
         self._plan = plan
         self._pod_uid = pod_uid
         self._resource_missing = resource_missing
+        self._made = made
         self._interval = interval
         self._backoffs = backoffs or Backoffs(1.0, 60.0)
         self._clock = clock
@@ -211,6 +214,7 @@ class Publisher:
         }
         made = self._api.create_plan(body)
         log.info("made the plan %s", self._plan.node)
+        self._made(made)
         self._plan.apply("MODIFIED", made)
 
     def _apply(self, status: Mapping[str, Any], without: frozenset[Path]) -> None:
@@ -228,6 +232,7 @@ class Publisher:
                 self._unknown_since = self._clock()
         self._unknown = without
         self._answer = (trimmed, made.get("status", {}))
+        self._made(made)
         self._plan.apply("MODIFIED", made)
 
     def _post_events(self, now: float) -> float:
@@ -245,7 +250,9 @@ class Publisher:
                 if self._post(happening, subject, closed):
                     kept.pop()
         finally:
-            self._waiting.extendleft(reversed(kept[-MAX_WAITING:]))
+            # Others came meanwhile: of what is too much the oldest goes. A full deque drops at its other end.
+            room = MAX_WAITING - len(self._waiting)
+            self._waiting.extendleft(reversed(kept[-room:] if room else []))
         for error in closed.values():
             raise error
         return now + 60.0

@@ -81,18 +81,19 @@ class ClusterAgent:
             clock=ties.clock,
         )
         self.api = Api(ties.access, ties.count)
+        self._spread = Spread(settings.api_jitter)
+        self.watches = (
+            self._watch(Subject("", "v1", "pods", "Pod", f"spec.nodeName={node}", namespaced=True), self.pods),
+            self._watch(Subject(GROUP, VERSION, PLURAL, KIND, f"metadata.name={node}"), self.plan),
+        )
         self.publisher = Publisher(
             self.api,
             self.plan,
             self.pods.uid,
             resource_missing=self._resource_missing,
+            made=self.watches[1].know,
             interval=settings.status_interval,
             backoffs=ties.backoffs,
-        )
-        self._spread = Spread(settings.api_jitter)
-        self.watches = (
-            self._watch(Subject("", "v1", "pods", "Pod", f"spec.nodeName={node}", namespaced=True), self.pods),
-            self._watch(Subject(GROUP, VERSION, PLURAL, KIND, f"metadata.name={node}"), self.plan),
         )
         self._pod_resources: PodResourcesPoll | None = None
         self._selection = PodSelection(

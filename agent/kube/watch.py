@@ -97,6 +97,11 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    def know(self, found: Object) -> None:
+        """Takes an object that the API server gave elsewhere: what is listed from now on must not be older, or the
+        mirror would go back to before somebody's edit. Safe from any thread."""
+        self._traffic.newest = max(self._traffic.newest, version(found))
+
     def problem(self) -> Problem | None:
         """Why there is no watch just now; None while there is one."""
         return self._traffic.problem
@@ -206,8 +211,8 @@ class Watch:
             self._traffic.leave()
             return
         self._traffic.heard()
+        self.know(found)
         number = version(found)
-        self._traffic.newest = max(self._traffic.newest, number)
         if number > self._traffic.version or not self._traffic.version:
             self._event(kind, found)
 

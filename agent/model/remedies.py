@@ -30,7 +30,7 @@ REMEDIES: Final[Mapping[Reason, str]] = {
     Reason.NO_NPUS: "is the driver loaded? run npu-smi info",
     Reason.CPUSET_UNREADABLE: "run cpubind doctor: is /sys/fs/cgroup mounted?",
     Reason.NO_UVB_CPUS: "reserve fewer CPUs of NUMA node 0",
-    Reason.INVALID_SPEC: "correct it: kubectl edit cbp, or the state file",
+    Reason.INVALID_SPEC: "correct it where it is set: kubectl edit cbp, the state file, chart values or flags",
     Reason.INVALID_ANNOTATION: "correct the annotation",
     # Reading the host
     Reason.TOPOLOGY_UNREADABLE: "run cpubind doctor: is the host's /sys mounted?",

@@ -107,6 +107,24 @@ def test_a_moments_fault_costs_nothing_but_a_look(outage: Outage) -> None:
     outage.keeps(worker)
 
 
+def test_nothing_is_listed_of_before_an_edit_that_the_answer_to_a_write_has_brought(outage: Outage) -> None:
+    """By the spec of before, which an API server that is behind still has, the agent would act for a moment."""
+    outage.start_with(0)
+    outage.proxy.answer(500, path="/cpubindingplans$", watch=False, times=math.inf)
+    outage.proxy.answer(410, path="/cpubindingplans$", watch=True)
+    outage.proxy.cut()
+    outage.until(lambda: outage.agent and "list" in str(outage.agent.watches[1].problem()), "it lists in vain")
+    outage.edit({"mode": "DryRun"})
+    outage.run_pod("llm-1", [1])
+    outage.until(lambda: outage.status["mode"] == "DryRun", "the edit is followed")
+    version = int(outage.version)
+    refused = len(outage.proxy.seen)
+    outage.proxy.heal()
+    outage.until_quiet()
+    lists = [one for one in outage.proxy.seen[refused:] if one.verb == "list" and "cpubindingplans" in one.path]
+    assert int(lists[-1].query["resourceVersion"]) >= version
+
+
 @pytest.mark.parametrize("forgets", [False, True], ids=["goes on", "has forgotten what happened"])
 def test_what_happened_to_pods_during_an_outage_is_followed_after_it(outage: Outage, forgets: bool) -> None:
     kept, out, gone = outage.start_with(0, 1, 2)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.model.reason import Reason
+from agent.model.remedies import REMEDIES
 from tests.api.rig import KubeRig
 from tests.api.tools import ToolError, Tools, tool
 from tests.cluster.real_apiserver import RealApiServer
@@ -68,7 +70,7 @@ def test_kubectl_shows_plans_as_a_table_in_full_and_explained(a2: KubeRig, tools
     assert row[8:10] == ["False", "InvalidSpec"]
     assert row[-2] == a2.status["planHash"]
     said = "spec.reservedCpus: range 5-3 in CPU list '5-3' runs backwards"
-    assert row[-1] == f"{said}; correct it: kubectl edit cbp, or the state file"
+    assert row[-1] == f"{said}; {REMEDIES[Reason.INVALID_SPEC]}"
     described = tools.kubectl("describe", "cbp", "a2-0")
     assert "Reserved Cpus:  5-3" in described
     events = described.partition("Events:")[2]

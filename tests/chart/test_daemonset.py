@@ -252,6 +252,10 @@ def test_the_notes_tell_how_to_look_how_to_opt_in_and_how_to_remove(helm: Helm) 
         assert line in notes
     order = [
         notes.index("--set mode=Disabled"),
+        # By the chart's own share a fleet of more than ten nodes would take longer than the lines below wait, and by
+        # OnDelete no agent would hear of it.
+        notes.index("--set updateStrategy.type=RollingUpdate --set updateStrategy.rollingUpdate.maxUnavailable=100%"),
+        notes.index("kubectl rollout status daemonset/cpubind --namespace npu-system"),
         notes.index("kubectl wait cbp --all --for=condition=Restored"),
         notes.index("helm uninstall cpubind --namespace npu-system"),
         notes.index("rm -r /var/lib/cpubind"),

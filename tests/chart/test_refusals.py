@@ -53,6 +53,20 @@ SENTENCES: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
+        {"metrics": {"podMonitor": {"enabled": True, "interval": "30s", "scrapeTimeout": "1m"}}},
+        (
+            "metrics.podMonitor.scrapeTimeout 1m is longer than the interval 30s: "
+            "the Prometheus operator would not take the PodMonitor"
+        ),
+    ),
+    (
+        {"metrics": {"podMonitor": {"enabled": True, "interval": "1m30s", "scrapeTimeout": "90s1ms"}}},
+        (
+            "metrics.podMonitor.scrapeTimeout 90s1ms is longer than the interval 1m30s: "
+            "the Prometheus operator would not take the PodMonitor"
+        ),
+    ),
+    (
         {"serviceAccount": {"create": False}},
         "serviceAccount.create is false: name the account to use in serviceAccount.name",
     ),
@@ -155,6 +169,7 @@ def test_a_combination_that_cannot_work_is_refused_with_a_sentence(
         ("image.digest=sha256:12", "'/image/digest'"),
         ("namespaces={Prod}", "'/namespaces/0'"),
         ("hostPid=true", "'hostPid'"),
+        ("metrics.podMonitor.interval=30s1m", "'/metrics/podMonitor/interval'"),
     ],
 )
 def test_a_value_that_is_not_of_its_form_is_refused_by_its_name(helm: Helm, typed: str, named: str) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes import client
 
+from agent.kube.kubeconfig import UserAccess
 from tests.cli.conftest import Plugin
 from tests.cli.plan_server import Server
 
@@ -70,6 +74,70 @@ def test_a_token_s_file_may_end_in_a_newline(plugin: Plugin, server: Server, tmp
 
 
 @pytest.mark.parametrize(
+    ("text", "token", "bearer"),
+    [
+        ("of-a-file", "beside", "of-a-file"),
+        ("of-a-file", "", "of-a-file"),
+        ("", "beside", "beside"),
+        (None, "beside", "beside"),
+    ],
+)
+def test_a_token_s_file_counts_more_than_a_token_as_long_as_there_is_one(
+    plugin: Plugin, server: Server, tmp_path: Path, text: str | None, token: str, bearer: str
+) -> None:
+    """As client-go has it: what stands in the kubeconfig may have expired long ago."""
+    if text is not None:
+        (tmp_path / "token").write_text(text)
+    plugin(
+        "--kubeconfig",
+        written(tmp_path / "own", server.url, "own", user={"tokenFile": "token", "token": token}),
+        "status",
+    )
+    assert {asked[1] for asked in server.asked} == {f"Bearer {bearer}"}
+
+
+def test_what_a_user_names_is_beside_the_file_of_that_user(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client looks for a user's certificate beside the file of the cluster, and for its plugin, too."""
+    (tmp_path / "of-user").mkdir()
+    (tmp_path / "of-cluster").mkdir()
+    for name in ("token", "certificate", "key"):
+        (tmp_path / "of-user" / name).write_text(name)
+    (tmp_path / "of-cluster/ca").write_text("ca")
+    plain = {"tokenFile": "token", "client-certificate": "certificate", "client-key": "key", "client-key-data": ""}
+    cluster = written(
+        tmp_path / "of-cluster/config",
+        server.url.replace("http", "https"),
+        "own",
+        users=[],
+        cluster={"certificate-authority": "ca", "certificate-authority-data": ""},
+    )
+    user = tmp_path / "of-user/config"
+    monkeypatch.chdir("/")
+
+    def access() -> client.Configuration:
+        with closing(UserAccess(f"{cluster}{os.pathsep}{user}")) as api:
+            return api._configuration
+
+    user.write_text(yaml.safe_dump({"users": [{"name": "own", "user": plain}]}))
+    found = access()
+    assert found.api_key == {"BearerToken": "Bearer token"}
+    assert found.cert_file == str(tmp_path / "of-user/certificate")
+    assert found.key_file == str(tmp_path / "of-user/key")
+    assert found.ssl_ca_cert == str(tmp_path / "of-cluster/ca")
+
+    script = tmp_path / "of-user/plugin"
+    answer = {"apiVersion": "v1", "kind": "ExecCredential", "status": {"token": "of-the-plugin"}}
+    script.write_text(f"#!/bin/sh\ntest $PWD = / && echo '{json.dumps(answer)}'\n")  # it is run where kubectl is
+    script.chmod(0o755)
+    user.write_text(
+        yaml.safe_dump({"users": [{"name": "own", "user": {"exec": {"apiVersion": "v1", "command": "./plugin"}}}]})
+    )
+    assert access().api_key == {"BearerToken": "Bearer of-the-plugin"}
+
+
+@pytest.mark.parametrize(
     ("more", "said"),
     [
         ({"user": {"exec": {"apiVersion": "v1", "command": "no-such-plugin"}}}, "its credential plugin: [Errno 2]"),
@@ -85,6 +153,8 @@ def test_a_token_s_file_may_end_in_a_newline(plugin: Plugin, server: Server, tmp
             {"user": {"exec": {"apiVersion": "v1", "command": "echo", "args": ["{}"]}}},
             "its credential plugin: malformed",
         ),
+        ({"user": {"tokenFile": "none"}}, "/none cannot be read, or nothing is in it"),
+        ({"user": {"token": "\u4e2d"}}, "its token is none"),
         ({"user": {"token": "t", "as": "jane"}}, "user own acts as somebody else (as)"),
         ({"users": []}, "own is not in its users"),
         ({"cluster": {"server": "127.0.0.1:6443"}}, "the server 127.0.0.1:6443 has no https:// before it"),

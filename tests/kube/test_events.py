@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agent.control.happenings import Happening
 from agent.kube.events import EventBook, Post, Recount, Subject
 from agent.model.reason import Reason
@@ -130,10 +135,16 @@ def test_one_that_the_api_server_has_forgotten_is_posted_anew() -> None:
     assert isinstance(events.admit(happening(), POD, 3700.0), Post)
 
 
-def test_names_of_long_pods_fit() -> None:
-    posted = book().admit(happening(), Subject("uid", "p" * 253, "prod"), 0.0)
+@given(st.lists(st.sampled_from(["p", "-p", ".p"]), min_size=100, max_size=200).map(lambda parts: ["p", *parts]))
+def test_the_name_of_an_event_is_one_whatever_the_pod_is_called(parts: list[str]) -> None:
+    """As the API server takes it: parts of letters, digits and hyphens, none of which begins or ends in a hyphen."""
+    pod = "".join(parts)[:252] + "p"
+    posted = book().admit(happening(), Subject("uid", pod, "prod"), 0.0)
     assert isinstance(posted, Post)
-    assert len(posted.body["metadata"]["name"]) <= 253
+    name = posted.body["metadata"]["name"]
+    assert len(name) <= 253
+    part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert re.fullmatch(rf"{part}(\.{part})*", name), name
 
 
 def test_a_thousand_pods_that_come_and_go_leave_a_bounded_memory() -> None:

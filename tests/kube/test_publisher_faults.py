@@ -136,6 +136,23 @@ def test_what_may_not_be_written_costs_bounded_memory_and_the_oldest_is_dropped(
     assert len(desk.publisher._waiting) == 0
 
 
+def test_what_happens_while_an_event_is_tried_in_vain_drops_the_oldest_not_the_newest(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try may take twenty seconds; what came last is what people look for once the API server is back."""
+
+    def away(_body: object) -> None:
+        desk.publisher.tell([bound(MAX_WAITING)])
+        raise refused(None)
+
+    desk.publisher.tell([bound(n) for n in range(MAX_WAITING)])
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.api, "create_event", away)
+        desk.turn()
+    waiting = [happening.pod for happening in desk.publisher._waiting]
+    assert waiting == [f"llm-{n}" for n in range(1, MAX_WAITING + 1)]
+
+
 def test_an_event_of_a_namespace_that_is_ending_waits_for_nothing(desk: Desk) -> None:
     desk.api.refusals = [ENDING]
     desk.publisher.tell([bound(0), bound(1)])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from agent.control.conditions import GRAVITY
 from agent.control.report import Report
+from agent.demo.profiles import small
+from agent.model.cpuset import CpuSet
 from agent.model.outcome import WorkerOutcome
 from agent.model.reason import MAX_MESSAGE_BYTES, Problem, Reason
 from agent.model.remedies import IN_THE_MESSAGE, REMEDIES, with_remedy
 from agent.model.spec import Mode, Spec
 from agent.model.workload import ProcessId
+from tests.control.rig import Rig
 from tests.docs.reasons import NOTES, a_plan, conditions, every_condition
 
 PLAIN = {
@@ -51,6 +57,15 @@ def test_every_condition_that_is_not_as_it_should_be_says_what_to_do() -> None:
     for entry in bad:
         (reason,) = (known for known in Reason if known.value == entry["reason"])
         assert reason in IN_THE_MESSAGE or entry["message"].endswith(f"; {REMEDIES[reason]}"), entry
+
+
+def test_a_setting_that_does_not_fit_the_node_is_not_said_to_stand_in_the_plan_alone(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, small(cpus=48), spec=Spec(reserved_cpus=CpuSet.parse("0-99")))
+    rig.settle()
+    assert not yaml.safe_load(rig.state_file.read_text()).get("spec"), "there is nothing to correct in it"
+    said = rig.condition("PlanValid")["message"]
+    assert said.startswith("spec.reservedCpus 0-99: CPUs 48-99 do not exist")
+    assert said.endswith("kubectl edit cbp, the state file, chart values or flags")
 
 
 def test_degraded_names_everything_else_that_is_missing() -> None:

@@ -92,8 +92,8 @@ def test_another_user_than_root_with_the_five_lacks_interrupts_alone(probe: Prob
     assert lost(found) == ({INTERRUPTS} if INTERRUPTS in found else set()), found
 
 
-def doctor(held: Collection[Capability]) -> dict[str, Check]:
-    command = [*just(held), sys.executable, "-m", "agent", "doctor", "-o", "json"]
+def doctor(held: Collection[Capability], *, own_network: bool = True) -> dict[str, Check]:
+    command = [*just(held, own_network=own_network), sys.executable, "-m", "agent", "doctor", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return {entry["name"]: Check(**entry) for entry in json.loads(done.stdout)}
 
@@ -118,3 +118,16 @@ def test_doctor_names_the_one_that_is_missing_and_what_goes_with_it(missing: Cap
     assert found["taskstats"].result == ("warn" if Feature.NAMES in features else "ok")
     if version(release(Path("/"))) >= (6, 6):
         assert found["events"].result == ("warn" if Feature.EVENTS in features else "ok")
+
+
+@pytest.mark.parametrize("own_network", [True, False])
+@pytest.mark.parametrize("held", [FIVE, FIVE - {Capability.SYS_PTRACE}, FIVE - {Capability.SYS_ADMIN}])
+def test_doctor_misses_the_host_s_network_just_where_no_events_come(
+    held: frozenset[Capability], own_network: bool
+) -> None:
+    """Without SYS_PTRACE it can't be seen whether this is the host's; a socket that hears is proof enough."""
+    if version(release(Path("/"))) < (6, 6):
+        pytest.skip("this kernel wants CAP_NET_ADMIN for events of processes")
+    found = doctor(held, own_network=own_network)
+    assert found["network namespace"].result == found["events"].result, (found["network namespace"], found["events"])
+    assert found["events"].result == ("warn" if own_network and held != FIVE else "ok")

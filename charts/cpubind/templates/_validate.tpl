@@ -58,8 +58,27 @@ is of its form.
 {{- if and .tls.secretName (not .podMonitor.tlsConfig) -}}
 {{- fail "metrics.podMonitor.tlsConfig is empty: with metrics.tls.secretName it has to say how Prometheus trusts the agents" -}}
 {{- end -}}
+{{- /* Without an interval of its own it is Prometheus's, which is not known here. */ -}}
+{{- with .podMonitor -}}
+{{- if and .interval .scrapeTimeout -}}
+{{- if gt (include "cpubind.milliseconds" .scrapeTimeout | int64) (include "cpubind.milliseconds" .interval | int64) -}}
+{{- fail (printf "metrics.podMonitor.scrapeTimeout %s is longer than the interval %s: the Prometheus operator would not take the PodMonitor" .scrapeTimeout .interval) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Of a duration as Prometheus writes it, such as 1m30s. */ -}}
+{{- define "cpubind.milliseconds" -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+(h|ms|m|s)" . -1 -}}
+{{- $number := regexFind "^[0-9]+" . -}}
+{{- $unit := get (dict "h" 3600000 "m" 60000 "s" 1000 "ms" 1) (trimPrefix $number .) -}}
+{{- $sum = add $sum (mul $number $unit) -}}
+{{- end -}}
+{{- $sum -}}
 {{- end -}}
 
 {{- define "cpubind.validate.rights" -}}
