@@ -177,7 +177,7 @@ EVENT_STREAM: Final = Family(
 WATCH_AGE: Final = Family(
     "cpubind_watch_age_seconds",
     "gauge",
-    "Time since the API server listed, opened a watch or told of a change: up to five minutes; absent before.",
+    "Time since the API server listed, opened a watch or told of a change, or, before it did, since it was asked.",
     (Label("resource", WATCHED),),
 )
 OPERATIONS: Final = Family(

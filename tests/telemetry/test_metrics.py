@@ -195,7 +195,7 @@ def test_pods_are_named_only_where_that_is_asked_for() -> None:
     ] == [("prod", "llm-1", "Bound", 1), ("prod", "llm-2", "Failed", 1), ("prod", "llm-3", "Bound", 1)]
 
 
-def test_the_age_of_each_watch_is_shown_once_it_was_heard() -> None:
+def test_the_age_of_each_watch_is_shown_once_it_has_one() -> None:
     ages: dict[str, float] = {}
     metrics = Metrics(dict, watch_ages=lambda: ages)
     assert _samples(metrics, "cpubind_watch_age_seconds") == []
