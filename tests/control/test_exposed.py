@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from agent.control.exposed import READ_SECONDS
+from agent.control.tally import Tally
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
+from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Roles
+from agent.model.reason import Problem, Reason
+from agent.model.workload import ProcessId
 from agent.telemetry.families import FAMILIES
 from tests.control.exported import Scraper
 from tests.control.hearing import ears_of, named
@@ -173,6 +177,17 @@ def test_memory_is_counted_by_what_came_of_it_and_once(tmp_path: Path) -> None:
     rig.restart()
     rig.settle()
     assert Scraper(rig).of("memory_bytes_total") == {}, "that was done by another run of the agent"
+
+
+def test_memory_that_is_looked_at_again_is_counted_once() -> None:
+    process, unread = ProcessId(4711, 7), Problem(Reason.TOPOLOGY_UNREADABLE, "how much is free cannot be read")
+    tally = Tally({})
+    for size in (100, 100, 120):
+        tally.remembered({process: MemoryOutcome("Pending")})
+        tally.remembered({process: MemoryOutcome("Skipped", unread, 0, skipped=size)})
+    assert tally.memory_bytes == {"moved": 0, "left": 0, "skipped": 120}
+    tally.remembered({process: MemoryOutcome("Moved", None, 0, moved=90, left=30)})
+    assert tally.memory_bytes == {"moved": 90, "left": 30, "skipped": 120}
 
 
 def test_memory_that_is_where_its_worker_runs_is_a_part_of_all_that_its_container_has(tmp_path: Path) -> None:
