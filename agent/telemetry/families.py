@@ -167,7 +167,7 @@ JOURNAL: Final = Family(
 LAST_SWEEP: Final = Family(
     "cpubind_last_sweep_timestamp_seconds",
     "gauge",
-    "Unix time when the last pass of the loop ended; absent before.",
+    "Unix time when a pass of the loop ended that did not fail; absent before.",
 )
 EVENT_STREAM: Final = Family(
     "cpubind_event_stream_up",

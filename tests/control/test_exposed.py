@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.cli.serving import Serving
 from agent.control.exposed import READ_SECONDS
 from agent.control.tally import Tally
 from agent.demo.workload import Worker
@@ -16,6 +18,7 @@ from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Roles
 from agent.model.reason import Problem, Reason
 from agent.model.workload import ProcessId
+from agent.settings import load_settings
 from agent.telemetry.families import FAMILIES
 from tests.control.exported import Scraper
 from tests.control.hearing import ears_of, named
@@ -403,3 +406,27 @@ def test_who_scrapes_while_passes_go_on_always_gets_an_answer_that_can_be_read(t
         ended.set()
         asking.join()
     assert faults == []
+
+
+def test_a_pass_that_fails_is_none_that_was_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, _ = start(tmp_path)
+    serving = Serving(load_settings({"metrics_address": "off"}))
+    serving.adopt(rig.agent)
+    swept: list[float] = []
+    monkeypatch.setattr(serving.metrics, "swept", swept.append)
+    ended: list[bool] = []
+
+    def turned() -> None:
+        serving.turned()
+        ended.append(rig.agent.failing)
+        rig.agent.wake() if len(ended) < 3 else rig.agent.stop()
+
+    def fail() -> None:
+        if len(ended) == 1:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(rig.agent, "step", fail)
+    rig.agent.parts = replace(rig.agent.parts, turned=turned)
+    rig.agent.run()
+    assert ended == [False, True, False]
+    assert len(swept) == 2
