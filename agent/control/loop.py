@@ -180,6 +180,7 @@ class Agent:
         notes.extend(self.parts.problems())
         if spec.mode is not Mode.ENFORCE:
             self.parts.actor.watched.clear()  # whatever this pass comes to see
+            self.parts.actor.timings.held_back()
         elif self.parts.news is not None and (deaf := self.parts.news.problem()) is not None:
             notes.append(deaf)
         now = self.parts.clock()

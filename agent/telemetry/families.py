@@ -195,7 +195,7 @@ BIND_SECONDS: Final = Family(
 START_TO_BOUND: Final = Family(
     "cpubind_worker_start_to_bound_seconds",
     "histogram",
-    "Time from the start of a worker's process until it was bound, of those that began after the agent.",
+    "Time from the start of a worker's process until it was bound, of those that began under the agent and Enforce.",
     bounds=START_SECONDS,
 )
 EVENT_TO_PINNED: Final = Family(

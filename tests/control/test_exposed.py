@@ -159,6 +159,22 @@ def test_a_thread_that_is_put_in_place_when_the_kernel_tells_of_it_is_timed_and_
     assert scraper.of("node_info").keys() == {("aarch64", "v2", "static", "A2", "down", "TopoAffinity")}
 
 
+@pytest.mark.parametrize("mode", ["DryRun", "Disabled"])
+def test_a_worker_that_waited_for_people_is_not_timed(tmp_path: Path, mode: str) -> None:
+    rig, _ = start(tmp_path)
+    scraper = Scraper(rig)
+    before = scraper.value("worker_start_to_bound_seconds_count")
+    rig.ask(mode=mode)
+    rig.settle()
+    waiting = Worker.start(rig.node, 1, rig.node.kubelet.add_pod("llm-1"))
+    rig.uptime = waiting.identity.start_time / 100 + 3600
+    rig.settle()
+    rig.ask(mode="Enforce")
+    rig.settle()
+    assert scraper.of("workers") == {("Bound",): 2}
+    assert scraper.value("worker_start_to_bound_seconds_count") == before
+
+
 def test_what_had_moved_is_counted_with_what_came_of_it(tmp_path: Path) -> None:
     rig, (worker,) = start(tmp_path, interrupts=True)
     scraper = Scraper(rig)
