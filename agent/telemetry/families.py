@@ -126,7 +126,7 @@ WORKERS: Final = Family(
 POD_WORKERS: Final = Family(
     "cpubind_pod_workers",
     "gauge",
-    "NPU workers of a pod, by state. Only where it is asked for: its series come and go with pods.",
+    "NPU workers of a pod by state, of those that the plan lists (16 an NPU). Only where asked for: they come and go.",
     (replace(NAME, name="namespace"), replace(NAME, name="pod"), Label("state", WORKER_STATES)),
 )
 CONDITION: Final = Family(
