@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
-from agent.cli.checks import Check, failed, good
+from agent.cli.checks import Check, failed, good, lacking
+from agent.cli.cluster import cluster_view
 from agent.cli.doctor_host import NOBODY, host_checks
-from agent.cli.options import host_options, settings_from
+from agent.cli.options import host_options, settings_from, spec_in_force
 from agent.model.reason import Reason, Refused
+from agent.model.remedies import REMEDIES
 from agent.settings import Settings
 
 RIGHTS = {
@@ -42,7 +44,8 @@ RIGHTS = {
 @click.option("--lock-file", metavar="FILE", help="Default: HOST_ROOT/run/cpubind/lock.")
 @host_options
 def doctor(cluster: bool, output: str, **flags: Any) -> int:
-    """Check what the agent needs, and say what goes away without it and how to get it. Changes nothing.
+    """Check what the agent needs, and say what goes away without it and how to get it. Changes nothing. What `spec` of
+    the plan or the state file does without is not missing.
 
     Looked at are the kernel, its namespaces, the capabilities of this process, mounts, npu-smi and the driver, the
     journal and the lock, process events, taskstats, irqbalance and kubelet's records; in a pod also the API server, the
@@ -74,7 +77,11 @@ def doctor(cluster: bool, output: str, **flags: Any) -> int:
 
 def _checks(settings: Settings, *, cluster: bool) -> Iterator[Check]:
     if not cluster:
-        yield from host_checks(settings)
+        spec, _, unread = spec_in_force(settings, live=True, view=cluster_view(settings))
+        yield from host_checks(settings, spec)
+        for problem in unread:
+            fix = REMEDIES.get(problem.reason, "see its reason in docs/conditions.md")
+            yield lacking("spec", str(problem), without="what it asks for is not done", fix=fix)
     if cluster or _in_pod():
         yield from _api(settings, node=not cluster)
 

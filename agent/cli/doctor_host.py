@@ -33,9 +33,10 @@ _UNANSWERED = (
 _FOLDERS = ("proc", "sys/devices/system/cpu", "sys/devices/system/node", "dev")
 
 
-def host_checks(settings: Settings) -> Iterator[Check]:
-    """Every prerequisite below the host root, the gravest first, each as soon as it was looked at."""
-    root, spec = settings.host_root, settings.spec()
+def host_checks(settings: Settings, spec: Spec) -> Iterator[Check]:
+    """Every prerequisite below the host root, the gravest first, each as soon as it was looked at. What `spec`, that of
+    the agent, does without is not missing."""
+    root = settings.host_root
     live = False
     try:
         check_kernel(root)

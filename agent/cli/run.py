@@ -223,8 +223,10 @@ def serve_cluster(settings: Settings, spec: Spec, *, dry_run: bool) -> int:
         heap.turned()
         health.turned()
         serving.turned()
-        judge(agents[0].agent.plan_object(), health.ready, health.not_ready)
-        page.passed(agents[0].agent.plan_object(), agents[0].agent.moved())
+        agent = agents[0].agent
+        if not agent.failing:
+            judge(agent.plan_object(), health.ready, health.not_ready)
+            page.passed(agent.plan_object(), agent.moved())
 
     def waited() -> None:
         # Where there are no NPUs that is a pass: an alert says of an agent without any that it stands still.

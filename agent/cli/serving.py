@@ -39,8 +39,9 @@ class Serving:
         return self._watch_ages()
 
     def turned(self) -> None:
-        """A pass has ended."""
-        self.metrics.swept(time.time())
+        """A pass has ended. One that failed does not count: what is exported is that of the last one that did not."""
+        if self._exposed is None or not self._exposed.failing:
+            self.metrics.swept(time.time())
 
     def problems(self) -> list[Problem]:
         """Why nobody is served."""

@@ -48,6 +48,11 @@ class Exposed:
         self._form = ""
         self._cgroups: CgroupTree | None = None
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last pass failed."""
+        return self._agent.failing
+
     def document(self) -> Mapping[str, object]:
         """The CpuBindingPlan object of the last pass."""
         return self._agent.plan_object()

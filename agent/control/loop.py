@@ -92,6 +92,8 @@ class Agent:
         parts.observer.adopt(parts.actor.homes)
         parts.observer.settling.settled = record.settled
         self.passes = 0
+        self.failing = False
+        """Whether a fault of our own cut the last pass of `run` short."""
         self.last_act = ActResult()
         self.last_steps = StepsResult()
         self._unreported = ActResult(), StepsResult()
@@ -142,8 +144,10 @@ class Agent:
                 self._wake.clear()
                 try:
                     self.step()
+                    self.failing = False
                 except Exception:  # a fault of our own in one pass is no reason to stop keeping what is bound
                     log.exception("a pass failed; the next one starts from what is there then")
+                    self.failing = True
                 self.parts.turned()
                 self._rest(max(0.0, min(self.parts.sweep_seconds, self._next - self.parts.clock())))
         self.watch.close()
@@ -176,6 +180,7 @@ class Agent:
         notes.extend(self.parts.problems())
         if spec.mode is not Mode.ENFORCE:
             self.parts.actor.watched.clear()  # whatever this pass comes to see
+            self.parts.actor.timings.held_back()
         elif self.parts.news is not None and (deaf := self.parts.news.problem()) is not None:
             notes.append(deaf)
         now = self.parts.clock()

@@ -125,11 +125,13 @@ class MemoryMover:
         `home` are the CPUs near its NPU (`Npu.affinity`); `enabled` is what spec, settings and annotation come to. It
         is ``Pending`` from then on, until `begin`, or ``Skipped`` at once where the plan says enough against it.
         """
-        process = worker.process
+        process, earlier = worker.process, self._record.get(worker.process)
         if self._closed or not self._is_due(process):
             return
         node = target_node(topology, roles.main, pool, home)
         problem = objection(topology, node, enabled=enabled, npus=len(worker.npus))
+        if problem is not None and earlier is not None and earlier.problem == problem:
+            return  # it has more memory by now, perhaps, which is no news
         if problem is None:
             outcome = MemoryOutcome("Pending", Problem(Reason.PENDING, "its memory waits to be moved"), node)
             self._submitted.append(process)
@@ -146,11 +148,12 @@ class MemoryMover:
             return True
         if outcome.state != "Skipped" or outcome.problem is None or outcome.problem.reason not in _UNREAD:
             return False
-        refusal = self._unread.get(process)
-        if refusal is not None and refusal.problem == outcome.problem:
-            return self._clock() >= refusal.until
-        self._unread[process] = Refusal.after(refusal, outcome.problem, self._clock())
-        return False
+        refusal, now = self._unread.get(process), self._clock()
+        again = refusal is not None and refusal.problem == outcome.problem
+        if refusal is not None and again and now < refusal.until:
+            return False
+        self._unread[process] = Refusal.after(refusal, outcome.problem, now)
+        return again
 
     def begin(self) -> None:
         """Starts with those submitted since. The journal must have been written: what it does not know as begun would

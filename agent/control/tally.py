@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.control.act import ActResult
@@ -38,6 +38,7 @@ _USUAL: Final[Sequence[Operation]] = (
     *(("irq", "failed", reason) for reason in (Reason.IRQ_REFUSED, Reason.IRQ_READ_ONLY)),
 )
 """That are certain to come, or bad news: a counter that begins with 1 has no rate."""
+_NOTHING: Final = MemoryOutcome("Pending")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +101,24 @@ class Tally:
         self._unmovable = {key: count for key, count in self._unmovable.items() if key[0] in living}
 
     def remembered(self, memory: Mapping[ProcessId, MemoryOutcome]) -> None:
-        """What came of memory, of all workers that are known."""
+        """What came of memory, of all workers that are known. Memory that could not be read is looked at again, and
+        counts once all the same."""
+        counted = {process: self._memory[process] for process in memory if process in self._memory}
         for process, outcome in memory.items():
-            if outcome.state != "Pending" and outcome != self._memory.get(process):
-                self.memory_bytes["moved"] += outcome.moved
-                self.memory_bytes["left"] += outcome.left
-                self.memory_bytes["skipped"] += outcome.skipped
-        self._memory = memory
+            if outcome.state == "Pending":
+                continue
+            before = counted.get(process, _NOTHING)
+            now = replace(
+                outcome,
+                moved=max(outcome.moved, before.moved),
+                left=max(outcome.left, before.left),
+                skipped=max(outcome.skipped, before.skipped),
+            )
+            self.memory_bytes["moved"] += now.moved - before.moved
+            self.memory_bytes["left"] += now.left - before.left
+            self.memory_bytes["skipped"] += now.skipped - before.skipped
+            counted[process] = now
+        self._memory = counted
 
     def stands(
         self, plan: Plan, force: Mapping[ProcessId, Roles], acted: ActResult, done: StepsResult, spec: Spec

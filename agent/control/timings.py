@@ -30,6 +30,10 @@ class Timings:
         self.start_to_bound = Distribution(START_SECONDS)
         """From a worker's start, by /proc, to the end of the pass that first bound it."""
 
+    def held_back(self) -> None:
+        """The mode is that nobody is bound just now: who runs by now waits for people, and not for the agent."""
+        self._begun = self._uptime()
+
     def bound(self, process: ProcessId) -> None:
         """A worker was bound for the first time. One that is older than this run of the agent waited for nobody."""
         started = process.start_time / _TICKS

@@ -161,7 +161,8 @@ class ClusterAgent:
         self.agent.stop()
 
     def watch_ages(self) -> dict[str, float]:
-        """Resource -> seconds since its watch was last heard; without those that were never. Safe from any thread."""
+        """Resource -> seconds since its watch was last heard, or began; without those that did not begin. Safe from any
+        thread."""
         ages = ((watch.subject.plural, watch.age()) for watch in self.watches)
         return {name: age for name, age in ages if age is not None}
 

@@ -80,11 +80,13 @@ class Watch:
         self._traffic = Traffic(
             subject, access, listed=listed, count=count, backoffs=self._backoffs, spread=self._spread
         )
+        self._begun_at: float | None = None
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._supervise, name=f"watch {subject.plural}", daemon=True)
 
     def start(self) -> None:
+        self._begun_at = time.monotonic()
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -107,10 +109,11 @@ class Watch:
         return self._traffic.problem
 
     def age(self) -> float | None:
-        """Seconds since the API server last listed, opened a watch or told of a change. A watch of which nothing is
-        wrong is renewed within five minutes. None before the first time."""
-        heard_at = self._traffic.heard_at
-        return None if heard_at is None else max(0.0, time.monotonic() - heard_at)
+        """Seconds since the API server last listed, opened a watch or told of a change, or before the first time since
+        `start`: who starts in an outage has heard nothing for as long. A watch of which nothing is wrong is renewed
+        within five minutes. None before `start`."""
+        since = self._begun_at if self._traffic.heard_at is None else self._traffic.heard_at
+        return None if since is None else max(0.0, time.monotonic() - since)
 
     def fails_beside(self, other: Watch) -> bool:
         """Whether it has failed while nothing was wrong with the other one: then it is no outage of the server's."""

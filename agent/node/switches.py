@@ -41,8 +41,13 @@ class SwitchCounter(Generic[K]):
         self.totals: dict[K, int] = {}
         self._seen: dict[tuple[ProcessId, int], int] = {}
         self._known: set[ProcessId] = set()
+        """Those whose threads were listed for the last round: what is not among these threads is new."""
+        self._missed: set[tuple[ProcessId, int]] = set()
+        """Threads of the last round that were not read: how much of what they did is new is not known."""
         self._waiting: deque[tuple[Counted[K], int]] = deque()
         self._fresh: set[ProcessId] = set()
+        self._listed: set[tuple[ProcessId, int]] = set()
+        """Processes and threads of the round under way."""
 
     def look(self, processes: Sequence[Counted[K]]) -> None:
         """Goes on where the last look ended, for as long as a look may take. Raises nothing for what the host does."""
@@ -59,8 +64,8 @@ class SwitchCounter(Generic[K]):
 
     def _begin(self, processes: Collection[Counted[K]]) -> None:
         """A new round over all threads: the last one has been through."""
-        self._known = (self._known | self._fresh) & {counted.process for counted in processes}
-        self._fresh = set()
+        self._known, self._fresh = self._fresh, set()
+        self._missed = self._listed - self._seen.keys()
         threads: set[tuple[ProcessId, int]] = set()
         for counted in processes:
             process = counted.process
@@ -71,10 +76,13 @@ class SwitchCounter(Generic[K]):
                 tids = self._proc.thread_ids(process.pid)
             except Refused:
                 continue
+            if not tids:
+                continue
             self._fresh.add(process)
             threads.update((process, tid) for tid in tids)
             self._waiting.extend((counted, tid) for tid in tids)
         self._seen = {thread: count for thread, count in self._seen.items() if thread in threads}
+        self._listed = threads
 
     def _add(self, counted: Counted[K], tid: int) -> None:
         process = counted.process
@@ -87,8 +95,9 @@ class SwitchCounter(Generic[K]):
             return
         comm, now = read
         key, thread = counted.key(comm), (process, tid)
-        # A thread of a process that was looked at before is new: what it did, it did since.
-        before = self._seen.get(thread, 0 if process in self._known else now)
+        # A thread that was not there in the last round is new: what it did, it did since.
+        began = process in self._known and thread not in self._missed
+        before = self._seen.get(thread, 0 if began else now)
         if now < before:
             before = 0  # that was another thread's number
         self._seen[thread] = now

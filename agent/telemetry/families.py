@@ -126,7 +126,7 @@ WORKERS: Final = Family(
 POD_WORKERS: Final = Family(
     "cpubind_pod_workers",
     "gauge",
-    "NPU workers of a pod, by state. Only where it is asked for: its series come and go with pods.",
+    "NPU workers of a pod by state, of those that the plan lists (16 an NPU). Only where asked for: they come and go.",
     (replace(NAME, name="namespace"), replace(NAME, name="pod"), Label("state", WORKER_STATES)),
 )
 CONDITION: Final = Family(
@@ -167,7 +167,7 @@ JOURNAL: Final = Family(
 LAST_SWEEP: Final = Family(
     "cpubind_last_sweep_timestamp_seconds",
     "gauge",
-    "Unix time when the last pass of the loop ended; absent before.",
+    "Unix time when a pass of the loop ended that did not fail; absent before.",
 )
 EVENT_STREAM: Final = Family(
     "cpubind_event_stream_up",
@@ -177,7 +177,7 @@ EVENT_STREAM: Final = Family(
 WATCH_AGE: Final = Family(
     "cpubind_watch_age_seconds",
     "gauge",
-    "Time since the API server listed, opened a watch or told of a change: up to five minutes; absent before.",
+    "Time since the API server listed, opened a watch or told of a change, or, before it did, since it was asked.",
     (Label("resource", WATCHED),),
 )
 OPERATIONS: Final = Family(
@@ -195,7 +195,7 @@ BIND_SECONDS: Final = Family(
 START_TO_BOUND: Final = Family(
     "cpubind_worker_start_to_bound_seconds",
     "histogram",
-    "Time from the start of a worker's process until it was bound, of those that began after the agent.",
+    "Time from the start of a worker's process until it was bound, of those that began under the agent and Enforce.",
     bounds=START_SECONDS,
 )
 EVENT_TO_PINNED: Final = Family(

@@ -64,8 +64,8 @@ class Metrics:
         per_pod: bool = False,
     ) -> None:
         """`document` gives the CpuBindingPlan as it is now; empty before there is one. `figures` what was counted, None
-        before anything was; `watch_ages` the seconds since each watch was heard. `per_pod` exports what has pods for
-        labels."""
+        before anything was; `watch_ages` the seconds since each watch was heard, or began. `per_pod` exports what has
+        pods for labels."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._document, self._figures, self._watch_ages, self._per_pod = document, figures, watch_ages, per_pod

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import IO, Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
@@ -116,11 +117,15 @@ def fitted(text: str, options: ConsoleOptions, style: str = "") -> Text:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` characters, broken behind a comma, a slash or a blank where there is one."""
+    """Lines of at most `width` columns, of which a character may take two, broken behind a comma, a slash or a blank
+    where there is one."""
     lines = []
     text = text.rstrip()
-    while len(text) > width:
-        cut = max(text.rfind(mark, 0, width) for mark in ", /") + 1
-        lines.append(text[: cut or width].rstrip())
-        text = text[cut or width :].lstrip()
+    while cell_len(text) > width:
+        room = width
+        while cell_len(text[:room]) > width and room > 1:
+            room -= 1
+        cut = max(text.rfind(mark, 0, room) for mark in ", /") + 1
+        lines.append(text[: cut or room].rstrip())
+        text = text[cut or room :].lstrip()
     return [*lines, text]

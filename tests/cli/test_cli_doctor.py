@@ -188,3 +188,20 @@ def test_for_people_each_check_is_a_line_and_the_last_one_counts_them(cpubind: C
     assert lines[at + 1] == "      without it: nobody is bound on this node"
     assert lines[at + 2].startswith("      to do: ")
     assert lines[-1].endswith("1 fail")
+
+
+def test_what_spec_says_in_the_state_file_counts_as_it_does_for_the_agent(
+    cpubind: Cpubind, node: VirtualNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CPUBIND_ARCHITECTURE", "x86_64")
+    file = node.root / "var/lib/cpubind/plan.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("spec: {allowAnyArchitecture: true, irqBinding: false, memoryMigration: false}\n")
+    found = checks(cpubind, node)
+    assert found["architecture"].result == "ok"
+    assert "irqBinding is false" in found["interrupts"].message
+    assert "memoryMigration is false" in found["memory"].message
+    file.write_text("spec: {reservedCpus: 5-3}\n")
+    found = checks(cpubind, node)
+    assert (found["spec"].result, found["architecture"].result) == ("warn", "fail")
+    assert "InvalidSpec" in found["spec"].message

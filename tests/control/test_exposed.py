@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.cli.serving import Serving
 from agent.control.exposed import READ_SECONDS
+from agent.control.tally import Tally
 from agent.demo.workload import Worker
 from agent.model.cpuset import CpuSet
+from agent.model.outcome import MemoryOutcome
 from agent.model.plan import Roles
+from agent.model.reason import Problem, Reason
+from agent.model.workload import ProcessId
+from agent.settings import load_settings
 from agent.telemetry.families import FAMILIES
 from tests.control.exported import Scraper
 from tests.control.hearing import ears_of, named
@@ -152,6 +159,22 @@ def test_a_thread_that_is_put_in_place_when_the_kernel_tells_of_it_is_timed_and_
     assert scraper.of("node_info").keys() == {("aarch64", "v2", "static", "A2", "down", "TopoAffinity")}
 
 
+@pytest.mark.parametrize("mode", ["DryRun", "Disabled"])
+def test_a_worker_that_waited_for_people_is_not_timed(tmp_path: Path, mode: str) -> None:
+    rig, _ = start(tmp_path)
+    scraper = Scraper(rig)
+    before = scraper.value("worker_start_to_bound_seconds_count")
+    rig.ask(mode=mode)
+    rig.settle()
+    waiting = Worker.start(rig.node, 1, rig.node.kubelet.add_pod("llm-1"))
+    rig.uptime = waiting.identity.start_time / 100 + 3600
+    rig.settle()
+    rig.ask(mode="Enforce")
+    rig.settle()
+    assert scraper.of("workers") == {("Bound",): 2}
+    assert scraper.value("worker_start_to_bound_seconds_count") == before
+
+
 def test_what_had_moved_is_counted_with_what_came_of_it(tmp_path: Path) -> None:
     rig, (worker,) = start(tmp_path, interrupts=True)
     scraper = Scraper(rig)
@@ -173,6 +196,17 @@ def test_memory_is_counted_by_what_came_of_it_and_once(tmp_path: Path) -> None:
     rig.restart()
     rig.settle()
     assert Scraper(rig).of("memory_bytes_total") == {}, "that was done by another run of the agent"
+
+
+def test_memory_that_is_looked_at_again_is_counted_once() -> None:
+    process, unread = ProcessId(4711, 7), Problem(Reason.TOPOLOGY_UNREADABLE, "how much is free cannot be read")
+    tally = Tally({})
+    for size in (100, 100, 120):
+        tally.remembered({process: MemoryOutcome("Pending")})
+        tally.remembered({process: MemoryOutcome("Skipped", unread, 0, skipped=size)})
+    assert tally.memory_bytes == {"moved": 0, "left": 0, "skipped": 120}
+    tally.remembered({process: MemoryOutcome("Moved", None, 0, moved=90, left=30)})
+    assert tally.memory_bytes == {"moved": 90, "left": 30, "skipped": 120}
 
 
 def test_memory_that_is_where_its_worker_runs_is_a_part_of_all_that_its_container_has(tmp_path: Path) -> None:
@@ -388,3 +422,27 @@ def test_who_scrapes_while_passes_go_on_always_gets_an_answer_that_can_be_read(t
         ended.set()
         asking.join()
     assert faults == []
+
+
+def test_a_pass_that_fails_is_none_that_was_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, _ = start(tmp_path)
+    serving = Serving(load_settings({"metrics_address": "off"}))
+    serving.adopt(rig.agent)
+    swept: list[float] = []
+    monkeypatch.setattr(serving.metrics, "swept", swept.append)
+    ended: list[bool] = []
+
+    def turned() -> None:
+        serving.turned()
+        ended.append(rig.agent.failing)
+        rig.agent.wake() if len(ended) < 3 else rig.agent.stop()
+
+    def fail() -> None:
+        if len(ended) == 1:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(rig.agent, "step", fail)
+    rig.agent.parts = replace(rig.agent.parts, turned=turned)
+    rig.agent.run()
+    assert ended == [False, True, False]
+    assert len(swept) == 2

@@ -374,6 +374,28 @@ def test_damaged_maps_are_a_reason_and_no_end_of_the_thread(rig: Rig) -> None:
     assert reason(rig.mover.outcomes[worker.identity]) == ("Skipped", "ProcessUnreadable")
 
 
+def test_what_cannot_be_read_is_looked_at_ever_less_often(rig: Rig) -> None:
+    worker = rig.worker()
+    rig.node.kernel.proc.set_maps(worker.pid, "what is this\n")
+    for _ in range(720):
+        rig.move(worker)
+        rig.now += 5
+    assert 5 < rig.woken < 15, "in an hour"
+
+
+def test_what_the_plan_says_against_it_is_said_once_however_the_memory_grows(rig: Rig) -> None:
+    one = tuple(replace(node, has_memory=node.id == 0) for node in rig.node.topology.nodes)
+    worker = rig.worker()
+    said = rig.move(worker, topology=replace(rig.node.topology, nodes=one))
+    assert reason(said) == ("Skipped", "OneNumaNode")
+    for _ in range(100):
+        rig.now += 5
+        worker.allocate(MIB, 0)
+        assert rig.move(worker, topology=replace(rig.node.topology, nodes=one)) is said
+    rig.now += 600
+    assert rig.move(worker).moved == 100 * MIB, "there is a second one by now"
+
+
 # Time
 
 

@@ -56,8 +56,8 @@ $ cpubind run --standalone --metrics-address 127.0.0.1:9486
 NOTES = f"""
 `result` of an operation is `bound` (`AsPlanned`) where the mask was written, by a pass or as soon as the kernel told of
 the thread, and `failed` where the kernel refused, with the reason. A failure that the agent tries again in each pass
-counts each time; threads that the kernel lets nobody move, and interrupts, count once. `helper` are other processes of
-a worker's container, which are taken off CPUs that are set apart.
+counts each time; threads that the kernel lets nobody move, UVB threads and interrupts count once. `helper` are other
+processes of a worker's container, which are taken off CPUs that are set apart; they have no failures.
 
 `kind` says what had moved, and why: `thread`, by somebody else; `cpuset`, by the kernel after kubelet wrote a cpuset;
 `irq`, an interrupt. `result` says what came of it: `repaired`; `left` as it is, since somebody else
@@ -76,7 +76,8 @@ processes: a container with workers on several NPUs has one ratio, over the NUMA
 the rest has its turn the next times. Both are there in a dry run, too, for the workers that would be bound: what
 binding changes can be seen by turning it on.
 
-`cpubind_watch_age_seconds` is below five minutes on a watch of which nothing is wrong: so often it is renewed.
+`cpubind_watch_age_seconds` is below five minutes on a watch of which nothing is wrong: so often it is renewed. There is
+none without an API server to ask: of a standalone agent, and on a node without NPUs.
 
 ## Questions
 

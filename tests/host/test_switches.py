@@ -186,3 +186,33 @@ def test_a_file_of_another_form_counts_for_nothing(tmp_path: Path, text: str) ->
     (tmp_path / "proc/100/task/100/status").write_text(text)
     counter.look(counted(tree.process))
     assert counter.totals == {}
+
+
+def test_a_process_that_was_left_out_for_a_while_counts_from_when_it_is_back(tmp_path: Path) -> None:
+    tree, counter = Tree(tmp_path), SwitchCounter[str](tmp_path, seconds=0)
+    for tid in range(100, 104):
+        tree.set(tid, 1000)
+    counter.look(counted(tree.process))
+    counter.look([])  # its worker is not bound, say
+    for _ in range(10):
+        counter.look(counted(tree.process))
+    assert counter.totals == {"main": 0}
+
+
+def test_what_could_not_be_read_counts_from_when_it_can_be(tmp_path: Path) -> None:
+    tree, counter = Tree(tmp_path), SwitchCounter[str](tmp_path, seconds=5)
+    tree.set(100, 1000)
+    counter.look(counted(tree.process))
+    folder, aside = tmp_path / "proc/100/task", tmp_path / "aside"
+    folder.rename(aside)
+    folder.write_text("")  # no folder: it can't be listed, as where an agent has too many files open
+    counter.look(counted(tree.process))
+    folder.unlink()
+    aside.rename(folder)
+    status = folder / "100/status"
+    text = status.read_text()
+    status.write_text("")
+    counter.look(counted(tree.process))
+    status.write_text(text)
+    counter.look(counted(tree.process))
+    assert counter.totals == {"main": 0}

@@ -63,11 +63,21 @@ def test_a_watch_is_as_old_as_what_it_heard_last(fake_cluster: FakeApiServer, fo
     assert age < 1000
 
 
-def test_a_watch_that_never_was_has_no_age() -> None:
+def test_a_watch_that_heard_nothing_yet_is_as_old_as_it_has_asked() -> None:
     access = Access("http://127.0.0.1:1", Path("/nowhere"))
     subject = traffic.Subject("", "v1", "pods", "Pod", "spec.nodeName=a")
     never = watch.Watch(subject, access, listed=lambda _: None, event=lambda _kind, _object: None)
     assert never.age() is None
+    never.start()
+    try:
+        begun_at = never._begun_at
+        assert begun_at is not None
+        never._begun_at = begun_at - 1000
+        age = never.age()
+        assert age is not None
+        assert age >= 1000
+    finally:
+        never.stop()
 
 
 def test_nothing_but_a_list_and_a_watch_of_our_node_is_asked_for(fake_cluster: FakeApiServer, pods: Follower) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from agent.model.figures import OPERATION_ROLES, WORKER_ROLES
 from agent.telemetry.families import FAMILIES
 from tests.docs.pages import CHART, ROOT, code, links, one_line, sections, table
 
@@ -106,6 +107,11 @@ def test_a_page_says_what_it_means_what_to_look_at_how_to_mend_it_and_when_to_ig
     assert all(text.strip() for text in page.values())
     assert re.search(r"^(kubectl|cpubind) ", page["What to look at"], re.MULTILINE), "with which command"
     assert f"for {waits(ALERTS[alert])}" in one_line(page[alert]).lower(), "how long it has to last"
+
+
+def test_the_page_of_bind_errors_names_the_roles_whose_failures_count_in_each_pass() -> None:
+    meaning = sections(PAGES / "CpubindBindErrors.md")["What it means"]
+    assert set(code(meaning)) & set(OPERATION_ROLES) == {role.value for role in WORKER_ROLES}
 
 
 def waits(rule: Rule) -> str:

@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent import __version__
 from agent.model.address import Address
 from agent.model.figures import Distribution, Figures
-from agent.telemetry.families import FAMILIES, WORKER_STATES
+from agent.telemetry.families import FAMILIES, POD_WORKERS, WORKER_STATES
+from agent.telemetry.layout import MAX_WORKERS
 from agent.telemetry.metrics import FRESH_SECONDS, Metrics, MetricsServer
 from tests.docs.metrics_page import PAGE, page
 from tests.telemetry.listening import LOOPBACK, ask, port_of
@@ -195,7 +196,11 @@ def test_pods_are_named_only_where_that_is_asked_for() -> None:
     ] == [("prod", "llm-1", "Bound", 1), ("prod", "llm-2", "Failed", 1), ("prod", "llm-3", "Bound", 1)]
 
 
-def test_the_age_of_each_watch_is_shown_once_it_was_heard() -> None:
+def test_how_many_workers_of_a_pod_are_counted_at_most_is_said() -> None:
+    assert f"({MAX_WORKERS} an NPU)" in POD_WORKERS.help
+
+
+def test_the_age_of_each_watch_is_shown_once_it_has_one() -> None:
     ages: dict[str, float] = {}
     metrics = Metrics(dict, watch_ages=lambda: ages)
     assert _samples(metrics, "cpubind_watch_age_seconds") == []

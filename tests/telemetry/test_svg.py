@@ -278,3 +278,13 @@ def test_an_npu_with_much_to_say_says_it_in_lines_that_fit() -> None:
     doc = plan([npu(0, (0, 7), 0, reason="InsufficientCpus", message="word " * 50)], 16, 2)
     longest = max(texts(read(plan_svg(doc))), key=len)
     assert len(longest) * 6.7 <= 2 * CARD_WIDTH
+
+
+def test_of_characters_that_take_two_columns_none_is_lost_between_two_lines() -> None:
+    doc = little()
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 60)))
+    doc["status"]["npus"][0] |= {"state": "Failed", "reason": "NpuSmiFailed", "message": text}
+    shown = "".join(
+        line.text or "" for line in ElementTree.fromstring(plan_svg(doc)).iter() if line.tag.endswith("}text")
+    )
+    assert text in shown
