@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 
 from agent import __version__
 from tests.chart.helm import Helm, Rendered, need_helm
+from tests.e2e.removal import documented
 
 need_helm()
 
@@ -265,6 +267,13 @@ def test_the_notes_tell_how_to_look_how_to_opt_in_and_how_to_remove(helm: Helm) 
     second = helm.notes({"crds": {"install": False}})
     assert "cbp --all" not in second, "the plans of the first release are not disabled"
     assert "kubectl wait cbp/NODE-1 cbp/NODE-2 --for=condition=Restored" in second
+
+
+def test_the_notes_remove_a_release_by_the_same_steps_as_the_documents(helm: Helm) -> None:
+    told = helm.notes().partition("Remove it")[2].partition("What remains")[0].replace("CHART", "charts/cpubind")
+    commands = [line for line in told.replace("\\\n", " ").splitlines() if line.startswith("  ")]
+    steps = [line.replace("--namespace cpubind", "--namespace npu-system") for line in documented()[0]]
+    assert [shlex.split(line, comments=True) for line in commands] == [shlex.split(line) for line in steps]
 
 
 def test_the_rendered_text_is_yaml_without_doubled_keys(plain: Rendered) -> None:

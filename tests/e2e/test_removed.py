@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from tests.e2e.node import Shell
-from tests.e2e.release import NAMESPACE, AgentPod, Release, conditions, notes
+from tests.e2e.release import NAMESPACE, AgentPod, Release, conditions
 from tests.e2e.removal import documented, follow, leftovers, of_the_host
 from tests.e2e.wait import until
 from tests.e2e.workload import Workload
-
-
-def test_the_notes_tell_the_same_steps_as_the_documents(release: Release) -> None:
-    told = notes(release).partition("Remove it")[2].partition("What remains")[0].replace("CHART", "charts/cpubind")
-    commands = [set(line.split()) for line in told.splitlines() if line.startswith("  ")]
-    steps = [set(line.split()) for line in documented()[0]]
-    assert len(commands) == 3
-    for command in commands:
-        assert any(command <= step for step in steps), command
 
 
 def test_the_commands_of_the_documents_remove_the_release_and_all_that_it_left(
