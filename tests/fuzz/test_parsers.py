@@ -38,6 +38,7 @@ ELSEWHERE: Final = {
     # HTTP, whose parsers are those of aiohttp, urllib3 and kopf.
     "agent.kube.api:Api._request.<locals>.make": "tests/api, tests/kube/test_api_client.py: faults of an API server",
     "agent.kube.bounds:_bounded_sockets.<locals>.Bounded.recv_into": "tests/kube/test_bounds.py: they pass through",
+    "agent.kube.kubeconfig:_token": "a file, of which what is no token is refused: tests/cli/test_kubeconfig.py",
     "agent.kube.traffic:Traffic._look_at": "tests/kube/test_watch_faults.py",
     "agent.kube.traffic:Traffic._is_restored": "tests/kube/test_watch.py",
     "agent.kube.publisher:Publisher._apply": "a message of 256 bytes is searched: tests/kube/test_publisher_faults.py",
