@@ -305,7 +305,7 @@ def test_a_stream_that_falls_silent_is_given_up(
     monkeypatch.setattr(traffic, "ANSWER_SECONDS", 0.3)
     pods = follow()
     pods.until_open()
-    pods.until(lambda: pods.watch._traffic._content.lines, "a bookmark")  # type: ignore[union-attr]
+    pods.until(lambda: (content := pods.watch._traffic._content) and content.lines, "a bookmark")
     proxy.hang()
     assert pods.until_problem("no answer") == "ApiUnreachable: watch of pods: no answer in time"
     fake_cluster.pods.run("new", node=NODE)
@@ -382,7 +382,7 @@ def test_streams_that_have_ended_by_themselves_are_left_in_order(pods: Follower)
 
 
 def test_the_kernel_asks_after_an_api_server_that_says_nothing(pods: Follower) -> None:
-    (transport,) = pods.watch._traffic._streams
+    (transport,) = pods.until(lambda: list(pods.watch._traffic._streams), "the watch's connection")
     connection = transport.get_extra_info("socket")
     options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
     assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
